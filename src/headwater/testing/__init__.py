@@ -1,6 +1,6 @@
-"""Test kit: contract suites for backends, sources and sinks, and fault injection; for users' tests too.
+"""Test kit: contract suites for log backends, sources and sinks, and fault injection; also for users' own tests.
 
-Nothing here imports pytest.
+No module here imports pytest.
 
 Called by tests; imports catalog, connectors, core, log, operators, sinks, sources, state.
 

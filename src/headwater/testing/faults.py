@@ -1,12 +1,12 @@
-"""The faulty twin of the disk: the real file system, with crashes, loss of power, errors and flipped bits on demand.
+"""A file system that fails on demand: the real one, with crashes, power loss, I/O errors and flipped bits.
 
-Give a `FaultyStorage` to `EmbeddedLog.open(..., storage=...)` and run a pipeline on it. Everything it does to a disk
-is deterministic: the same program with the same seed meets the same disk again.
+Pass a `FaultyStorage` to `EmbeddedLog.open(..., storage=...)` and run a program on it. All faults are deterministic:
+the same program with the same seed gets the same faults.
 
-What it knows of disks: a write is durable after the file's `sync`, a name (creation, rename, removal) after `sync_dir`
-of its folder, a folder when it is made. Until then a loss of power may keep it, lose it, or keep some pages of it. A
-sync that failed has dropped what it was to write: no later sync brings it back. What it does not model: hardware that
-lies about a sync, and damage to bytes that were synced (that is `flip`).
+The model of the disk: a write is durable after the file's `sync`, a name (creation, rename, removal) after `sync_dir`
+of its folder, a folder when it is created. Until then a power loss may keep the change, lose it, or keep some of its
+pages. A failed sync drops the writes that it should have made durable: no later sync restores them. Not modelled:
+hardware that reports a sync that it did not do, and damage to synced bytes (use `flip`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Literal
 from headwater.core.storage import Bytes, File, Storage, translated
 
 PAGE_BYTES = 512
-"""A disk keeps or loses this much at once: a sector, the smallest that any of them has."""
+"""Unit that a disk keeps or loses as a whole: a sector, the smallest size in use."""
 
 Operation = Literal[
     "create", "write_at", "sync", "truncate", "rename", "link", "remove", "make_dirs", "sync_dir"
@@ -34,12 +34,12 @@ When = Literal["before", "torn", "after"]
 
 
 class Crash(BaseException):
-    """The process died here. Not an Exception, so that no handler of the program under test survives its own death."""
+    """The death of the process under test. Not an Exception, so that none of the program's handlers catches it."""
 
 
 @dataclass(frozen=True)
 class StorageCall:
-    """One call that changes the disk; `number` counts from 1."""
+    """A call that changes the disk; `number` counts from 1."""
 
     number: int
     operation: Operation
@@ -54,7 +54,7 @@ class StorageCall:
 
 @dataclass
 class InjectedFault:
-    """An error that calls meet; made by `FaultyStorage.fail`, over after `times` or when lifted."""
+    """An error injected into calls by `FaultyStorage.fail`; ends after `times` failures, or when lifted."""
 
     error: int
     operation: Operation
@@ -62,14 +62,14 @@ class InjectedFault:
     skip: int
     times: int | None
     met: int = 0
-    """How many calls it has failed so far."""
+    """Number of calls that the fault has failed so far."""
 
     def lift(self) -> None:
-        """The disk is well again."""
+        """End the fault."""
         self.times = 0
 
     def strikes(self, operation: Operation, name: str) -> bool:
-        """Whether this call fails; counts it."""
+        """Whether this call fails; a failure is counted."""
         if self.operation != operation or not fnmatch.fnmatch(name, self.name):
             return False
         if self.times is not None and self.met >= self.times:
@@ -83,7 +83,7 @@ class InjectedFault:
 
 @dataclass
 class _Change:
-    """A write or, without data, a truncation that no sync has covered; `dropped` by a sync that failed."""
+    """A write, or (without data) a truncation, that no sync has covered; `dropped` by a failed sync."""
 
     at: int
     data: bytes | None
@@ -103,7 +103,7 @@ class _Change:
 
 @dataclass
 class _Content:
-    """What the disk surely has of one file, and what it may have."""
+    """The content of one file: the durable part, and the pending changes."""
 
     durable: bytearray
     pending: list[_Change] = field(default_factory=list)
@@ -130,12 +130,12 @@ class _Content:
                     _Change(start, change.data[start - change.at : end - change.at]).apply(content)
                 start = end
         if self.pending and len(content) < size and chooser.random() < chance / 2:
-            content.extend(bytes(size - len(content)))  # the length was kept, and the data was not
+            content.extend(bytes(size - len(content)))  # the length was kept, but not the data
         return bytes(content)
 
 
 class FaultyFile(File):
-    """A file of a FaultyStorage."""
+    """A file on the simulated disk of a `FaultyStorage`."""
 
     storage: FaultyStorage
 
@@ -144,18 +144,18 @@ class FaultyFile(File):
         self._content = content
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """As File.read_at; a dead process reads nothing."""
+        """Read bytes as `File.read_at` does; raises `Crash` in a dead process."""
         self.storage.refuse_if_dead()
         return super().read_at(offset, size)
 
     def write_at(self, offset: int, data: Bytes) -> None:
-        """As File.write_at; counted, may be torn, and is not durable before `sync`."""
+        """Write bytes as `File.write_at` does. Counted as a call, may be torn, and not durable before `sync`."""
         whole = bytes(data)
         with translated(self.name):
             self.storage.call("write_at", self.name, lambda: self._write(offset, whole), offset, whole, self)
 
     def tear(self, offset: int, data: bytes) -> None:
-        """Write a part of what was to be written, as a process that dies in the middle does."""
+        """Write a part of a write's bytes, as a process does that dies during the write."""
         self._write(offset, data)
 
     def _write(self, offset: int, data: bytes) -> None:
@@ -164,7 +164,7 @@ class FaultyFile(File):
             self._content.pending.append(_Change(offset, data))
 
     def truncate(self, size: int) -> None:
-        """As File.truncate; counted, and not durable before `sync`."""
+        """Resize the file as `File.truncate` does. Counted as a call, and not durable before `sync`."""
 
         def act() -> None:
             super(FaultyFile, self).truncate(size)
@@ -189,16 +189,16 @@ class FaultyFile(File):
             raise
 
     def try_lock(self) -> bool:
-        """As File.try_lock."""
+        """Lock the file as `File.try_lock` does; raises `Crash` in a dead process."""
         self.storage.refuse_if_dead()
         return super().try_lock()
 
 
 class FaultyStorage(Storage):
-    """A folder on a disk that fails as it is told to.
+    """A folder on a disk that fails on demand.
 
-    Promised: with no crash, no fault and no loss of power asked for, it behaves as `Storage` does. It does not sync
-    for real unless `really_sync`, because it keeps account of what was synced itself.
+    Without injected crashes, faults or power loss it behaves as `Storage` does. Files are synced on the real disk only
+    with `really_sync`; otherwise syncs are only recorded.
     """
 
     def __init__(
@@ -208,46 +208,46 @@ class FaultyStorage(Storage):
         self.really_sync = really_sync
         self.seed = seed
         self.calls: list[StorageCall] = []
-        """Every call that changed the disk, or tried to, so far."""
+        """Every call so far that changed the disk, or tried to."""
         self.on_call: Callable[[StorageCall], None] | None = None
-        """Called ahead of each such call, when the disk is as a crash at this moment would leave it."""
+        """Called before each of these calls, when the disk is as a crash at this moment would leave it."""
         self._boot = boot
         self._dead = False
         self._stop: tuple[int, When] | None = None
         self._faults: list[InjectedFault] = []
         self._contents: dict[str, _Content] = {}
         self._durable: dict[str, _Content | None] = {}
-        """Names whose entry on the disk differs from what is seen now: what it is there; None if it is not there."""
+        """Content on the disk of names whose entry there differs from the current one; None for a missing entry."""
         self._entries: list[dict[str, _Content | None]] = []
-        """Changes of names since then, in order: name -> its content, None if removed."""
+        """Changes of names that no `sync_dir` has covered, in order: name -> content, None if removed."""
 
     # --- what a test asks for ------------------------------------------------------------------------------------
 
     def crash_at(self, call: int, when: When = "before") -> None:
-        """Die at the call of that number: before it, after it, or (a write) in the middle of it.
+        """Die at the call of that number: before it, after it, or (for a write) in the middle of it.
 
-        `Crash` is raised there and by every call from then on, reads too.
+        `Crash` is raised there and by every later call, including reads.
         """
         self._stop = (call, when)
 
     def fail(
         self, error: int, *, on: Operation = "write_at", name: str = "*", skip: int = 0, times: int | None = 1
     ) -> InjectedFault:
-        """Let calls meet an OSError: those `on` files whose name matches, after the first `skip`, `times` times or
-        (None) until lifted. Nothing of such a call reaches the disk; a failed sync drops what was not synced."""
+        """Make calls raise an OSError: the operation `on`, on files whose name matches, after the first `skip` calls, `times`
+        times or (None) until lifted. A failed call changes nothing on the disk; a failed sync drops the unsynced writes."""
         fault = InjectedFault(error, on, name, skip, times)
         self._faults.append(fault)
         return fault
 
     def full(self, *, skip: int = 0, times: int | None = None) -> InjectedFault:
-        """No space left, by default until lifted."""
+        """Make writes fail with no space left, by default until lifted."""
         return self.fail(errno.ENOSPC, skip=skip, times=times)
 
     def image(self, to: str | Path, *, lose_power: int | None = None, torn: bool = False) -> FaultyStorage:
-        """A copy of the folder as a crash at this moment would leave it, ready to be opened by the next process.
+        """Return a copy of the folder as a crash at this moment would leave it, for the next process to open.
 
-        `lose_power` is the seed by which what was not synced is kept or lost; None is the death of the process alone.
-        `torn`, within `on_call`, has half of the write at hand reach the copy.
+        `lose_power` is the seed that decides which unsynced changes are kept; None is a crash of the process alone.
+        `torn`, for use within `on_call`, writes half of the current write to the copy.
         """
         call = self.calls[-1] if torn else None
         half = (call.name, _Change(call.offset, call.data[: len(call.data) // 2])) if call else None
@@ -266,8 +266,8 @@ class FaultyStorage(Storage):
         return FaultyStorage(target, seed=self.seed, boot=f"{self._boot}'")
 
     def power_loss(self, seed: int) -> FaultyStorage:
-        """Lose the power now: the folder becomes what a disk could have, this process is dead, and what is returned
-        is the folder after the machine has started again, with another `boot_id`."""
+        """Lose power now: the folder keeps what a disk could have kept, and this process is dead. Returns the folder
+        after the machine has restarted, with another `boot_id`."""
         files = self._after_power_loss(seed, None)
         self._dead = True
         shutil.rmtree(self.root)
@@ -275,19 +275,19 @@ class FaultyStorage(Storage):
         return FaultyStorage(self.root, seed=self.seed, boot=f"{self._boot}'")
 
     def restart(self) -> FaultyStorage:
-        """The folder for the next process of the same boot: everything that was written is there."""
+        """Return the folder for the next process of the same boot: all writes are there."""
         self._dead = True
         return FaultyStorage(self.root, seed=self.seed, boot=self._boot)
 
     def flip(self, name: str, byte: int, bit: int = 0) -> None:
-        """Flip one bit of a file, as a decaying disk does; `byte` may be negative, from the end."""
+        """Flip one bit of a file, as a decaying disk does; a negative `byte` counts from the end."""
         path = self.root / name
         data = bytearray(path.read_bytes())
         data[byte] ^= 1 << bit
         with path.open("r+b") as file:
             file.write(data)
 
-    # --- the account of what is durable --------------------------------------------------------------------------
+    # --- durable state -------------------------------------------------------------------------------------------
 
     def call(
         self,
@@ -298,7 +298,7 @@ class FaultyStorage(Storage):
         data: bytes = b"",
         file: FaultyFile | None = None,
     ) -> None:
-        """Count a call, let it meet its fate, and do it."""
+        """Count a call, apply the faults for it, and carry it out."""
         self.refuse_if_dead()
         call = StorageCall(len(self.calls) + 1, operation, name, offset, data)
         self.calls.append(call)
@@ -323,7 +323,7 @@ class FaultyStorage(Storage):
         raise Crash(f"the process died at {call}")
 
     def refuse_if_dead(self) -> None:
-        """A dead process does nothing."""
+        """Raise `Crash` if this process is dead."""
         if self._dead:
             raise Crash("the process is dead")
 
@@ -350,7 +350,7 @@ class FaultyStorage(Storage):
         stuck: set[str] = set()
         for entries in self._entries:
             if stuck.intersection(entries) or chooser.random() >= names:
-                stuck |= set(entries)  # what came later to the same name cannot have been kept
+                stuck |= set(entries)  # a later change of the same name cannot have been kept
                 continue
             for name, content in entries.items():
                 if content is None:
@@ -386,7 +386,7 @@ class FaultyStorage(Storage):
     def open(
         self, name: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False
     ) -> File:
-        """As Storage.open; a file that is made thereby is a call."""
+        """Open a file as `Storage.open` does; the creation of a file counts as a call."""
         self.refuse_if_dead()
         name = os.path.normpath(name)
         if (create or exclusive) and not os.path.lexists(self.path(name)):
@@ -408,24 +408,24 @@ class FaultyStorage(Storage):
         return FaultyFile(self, name, fd, None if not _writes(fd) else self._content(name))
 
     def exists(self, name: str) -> bool:
-        """As Storage.exists."""
+        """Whether a file exists, as `Storage.exists` says; raises `Crash` in a dead process."""
         self.refuse_if_dead()
         return super().exists(name)
 
     def list(self, name: str) -> list[str]:
-        """As Storage.list."""
+        """List a folder as `Storage.list` does; raises `Crash` in a dead process."""
         self.refuse_if_dead()
         return super().list(name)
 
     def make_dirs(self, name: str) -> None:
-        """As Storage.make_dirs; durable at once. A call only if there is something to make."""
+        """Create folders as `Storage.make_dirs` does; durable at once. Counts as a call only if a folder is missing."""
         self.refuse_if_dead()
         if not os.path.isdir(self.path(name)):
             with translated(name):
                 self.call("make_dirs", name, lambda: os.makedirs(self.path(name), exist_ok=True))
 
     def rename(self, old: str, new: str) -> None:
-        """As Storage.rename; kept as a whole or not at all, and surely after `sync_dir`."""
+        """Rename a file as `Storage.rename` does: atomic, and durable after `sync_dir`."""
         old, new = os.path.normpath(old), os.path.normpath(new)
 
         def act() -> None:
@@ -439,7 +439,7 @@ class FaultyStorage(Storage):
             self.call("rename", new, act)
 
     def link(self, old: str, new: str) -> None:
-        """As Storage.link; surely kept after `sync_dir`."""
+        """Link a file as `Storage.link` does: durable after `sync_dir`."""
         old, new = os.path.normpath(old), os.path.normpath(new)
 
         def act() -> None:
@@ -453,7 +453,7 @@ class FaultyStorage(Storage):
             self.call("link", new, act)
 
     def remove(self, name: str) -> None:
-        """As Storage.remove. A call only if the file is there."""
+        """Remove a file as `Storage.remove` does. Counts as a call only if the file exists."""
         self.refuse_if_dead()
         name = os.path.normpath(name)
         if not os.path.lexists(self.path(name)):
@@ -468,7 +468,7 @@ class FaultyStorage(Storage):
             self.call("remove", name, act)
 
     def sync_dir(self, name: str) -> None:
-        """As Storage.sync_dir."""
+        """Make the names in a folder durable, as `Storage.sync_dir` does."""
         folder = os.path.normpath(name)
 
         def act() -> None:
@@ -488,7 +488,7 @@ class FaultyStorage(Storage):
             self.call("sync_dir", name, act)
 
     def boot_id(self) -> str:
-        """Of the boot that this twin plays; another one after `power_loss`."""
+        """Return the id of the simulated boot; `power_loss` starts another."""
         return self._boot
 
 

@@ -1,4 +1,4 @@
-"""What every source must do, as tests: one class to subclass, for the kinds that come with Headwater and for your own.
+"""The contract of sources, as tests: one class to subclass, for Headwater's own kinds and for users' sources.
 
     class TestClicks(SourceContract):
         def make_source(self, log):
@@ -10,7 +10,7 @@
         def expected(self):
             return {"clicks": [[row for page in self.pages for row in page]]}
 
-Each test is a short story of an outside that grows, and of processes that capture it and die.
+Each test has an external system that grows, and processes that capture its rows and crash.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from headwater.testing.faults import Crash, FaultyStorage
 
 Row = dict[str, Any]
 SOURCE = "outside"
-"""The name of the source in every test."""
+"""Name of the source in every test."""
 
 
 class CrashingLog:
-    """A log that lets a process die at a step: as it hands over rows, before a commit, or after it."""
+    """A log that lets a process die at a step: when it stages rows, before a commit, or after it."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
         self.steps = 0
         self.on_step: Callable[[int], None] | None = None
-        """Called before each step with its number, from 1."""
+        """Called before each step with its number, counted from 1."""
         self._crash_at = 0
 
     def crash_at(self, step: int) -> None:
-        """Die at the step of that number from now on; 0: at none."""
+        """Die at this step, counted from now; 0 for no step."""
         self.steps, self._crash_at = 0, step
 
     def step(self) -> None:
-        """One step more."""
+        """Count a step; raises `Crash` if it is the one to die at."""
         self.steps += 1
         if self.on_step is not None:
             self.on_step(self.steps)
@@ -63,7 +63,7 @@ class CrashingLog:
             raise Crash(f"the process died at step {self.steps}")
 
     def stage(self) -> Stage:
-        """As Log.stage."""
+        """Return a stage as `Log.stage` does, with its calls counted as steps."""
         return _CrashingStage(self, self.log.stage())
 
     def __getattr__(self, name: str) -> Any:
@@ -90,38 +90,38 @@ class _CrashingStage:
 
 
 class SourceContract:
-    """Subclass it as `class TestMySource(SourceContract)`, with `make_source`, `grow` and `expected`, and `transactions` where
-    the outside has them. Every test has an outside of its own: make it in `setup_method`, after that of this class.
-    """
+    """The tests of a source. Subclass it as `class TestMySource(SourceContract)`, with `make_source`, `grow` and
+    `expected`, and `transactions` if the external system has them. Every test has its own external system: create it in
+    `setup_method`, after calling that of this class."""
 
     rounds: ClassVar[int] = 10
-    """How often a process is made to die in each of the tests that do so again and again."""
+    """Number of crashes in each test that crashes repeatedly."""
     keeps_all: ClassVar[bool] = True
-    """False where the outside cannot be asked again, as for datagrams: what a process had taken that died may be missing then, and
-    nothing else may; nothing may be there twice in any case."""
+    """False if the external system cannot send rows again, as with datagrams: rows that a crashed process had received
+    may then be missing, but no others, and no row may be captured twice."""
 
-    # --- what a kind of source says of itself ----------------------------------------------------------------------
+    # --- what a kind of source implements --------------------------------------------------------------------------
 
     def make_source(self, log: Log) -> DeclaredSource:
-        """The source, as a process makes it when it starts; it should not wait long where there is nothing."""
+        """Return the source, as a starting process creates it. It should not wait long for rows when there are none."""
         raise NotImplementedError
 
     def grow(self, chance: random.Random) -> None:
-        """Let there be more outside: at least one row, of which there has been no equal one."""
+        """Add rows to the external system: at least one, different from all before."""
         raise NotImplementedError
 
     def expected(self) -> Mapping[str, Sequence[Sequence[Row]]]:
-        """All rows that there have been outside, by topic, in runs: the rows of a run come in that order."""
+        """Return all rows that the external system ever had: by topic, runs of rows whose order must be kept."""
         raise NotImplementedError
 
     def transactions(self) -> Sequence[Sequence[tuple[str, Row]]]:
-        """Rows, each with its topic, that belong together: a reader sees all of them or none."""
+        """Return the transactions of the external system: rows with their topics, visible together or not at all."""
         return ()
 
-    # --- what tests are made of ------------------------------------------------------------------------------------
+    # --- helpers of tests ------------------------------------------------------------------------------------------
 
     def setup_method(self) -> None:
-        """Called by pytest before each test."""
+        """Create the folder, log and random generator of a test; called by pytest."""
         self.folder = Path(tempfile.mkdtemp(prefix="headwater-source-"))
         self.chance = random.Random(7)
         self.log = CrashingLog(MemoryLog())
@@ -130,14 +130,14 @@ class SourceContract:
         self._may_lack = False
 
     def teardown_method(self) -> None:
-        """Called by pytest after each test."""
+        """Close the sources and the log of a test; called by pytest."""
         for source in self._sources:
             source.close()
         self.log.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, log: CrashingLog | None = None) -> Capture:
-        """A process that captures; the first one declares the source, as CREATE SOURCE does."""
+        """Start a process that captures; the first one declares the source, as CREATE SOURCE does."""
         log = log or self.log
         made: Any = log
         source = self.make_source(made)
@@ -149,13 +149,13 @@ class SourceContract:
         return Capture(made, SOURCE, source, lambda topic: define(made, _no_views, topic), SystemClock())
 
     def catch_up(self, capture: Capture | None = None) -> Capture:
-        """Have the log hold everything that is outside by now."""
+        """Capture all rows that the external system has now."""
         capture = capture or self.start()
         capture.run(until=capture.end())
         return capture
 
     def die_at(self, step: int) -> bool:
-        """Start a process that captures and dies at a step; whether it got so far."""
+        """Start a process that captures and dies at a step; whether it reached the step."""
         self.log.crash_at(step)
         capture = None
         try:
@@ -171,7 +171,7 @@ class SourceContract:
         return False
 
     def records(self, topic: str) -> list[Row]:
-        """The records of a topic in the order of the log, with `_sequence`, the commit that each came with."""
+        """Return the records of a topic in log order, with `_sequence`, the number of each record's commit."""
         log, names = self.log.log, self.log.log.topic(topic).schema.names
         found: list[Row] = []
         for partition, info in log.partitions(topic).items():
@@ -180,7 +180,7 @@ class SourceContract:
         return found
 
     def assert_all(self) -> None:
-        """Every row that there has been outside is in the log once, in order, and no transaction is in pieces."""
+        """Assert that every row of the external system is in the log once and in order, and that no transaction is split."""
         commits: dict[str, list[tuple[str, int]]] = {}
         for topic, runs in self.expected().items():
             found = self.records(topic)
@@ -204,10 +204,10 @@ class SourceContract:
             assert len(found_in) == 1, f"a transaction came in commits {found_in}"
 
     def total(self) -> int:
-        """How many records all topics have."""
+        """Return the number of records in all topics."""
         return sum(len(self.records(topic)) for topic in self.expected())
 
-    # --- taking ----------------------------------------------------------------------------------------------------
+    # --- capturing -------------------------------------------------------------------------------------------------
 
     def test_all_that_is_there_is_taken_and_then_what_comes(self) -> None:
         for _ in range(3):
@@ -283,7 +283,7 @@ class SourceContract:
         assert known.note is not None
         assert json.loads(json.dumps(known.note)) == known.note
 
-    # --- dying -----------------------------------------------------------------------------------------------------
+    # --- crashing --------------------------------------------------------------------------------------------------
 
     def test_dying_at_any_step_neither_loses_nor_repeats_a_row(self) -> None:
         for step in range(1, self.rounds + 1):
@@ -363,12 +363,12 @@ class SourceContract:
 
 
 def declared(log: Log, folder: Path, kind: str, **options: Any) -> DeclaredSource:
-    """The source that CREATE SOURCE makes of these options."""
+    """Return the source that CREATE SOURCE creates from these options."""
     return open_source(SourceDefinition(SOURCE, kind, options), log, folder)
 
 
 def _text(row: Row) -> str:
-    """A row by which it can be found: without the number of its commit, in one order of columns."""
+    """Return a row as an identifying text: sorted by column, and without the commit number."""
     return repr(sorted((name, value) for name, value in row.items() if name != "_sequence"))
 
 

@@ -4,12 +4,12 @@ Called by tests, through `headwater.testing`; imports catalog, core, log.
 
 In import order, bottom to top:
 
-    contract_base           the base class of all subjects: a log per test, short append and read
+    contract_base           base class of all subjects: a log per test, short append and read
     appending               partition, offset and append time; all or nothing
     backpressure            backpressure
     catalog                 catalog entries
     commit_ids              commit ids and receipts
-    cursors                 named positions
+    cursors                 cursors: named consumer positions
     cuts                    consistent cuts
     deletion                private columns, forgetting and excision
     device_clocks           device clocks
@@ -20,7 +20,7 @@ In import order, bottom to top:
     producer_watermarks     producer watermarks
     reading                 half-open ranges, whole commits, selected columns
     staging                 staged atomic appends
-    topic_names             topic names in any case
+    topic_names             case-insensitive topic names
     topics                  creating, altering and dropping topics
     types                   values of every type, unchanged
     waiting                 waiting without polling

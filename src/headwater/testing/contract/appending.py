@@ -1,4 +1,4 @@
-"""Rows get a partition, an offset and an append time, all of an append or nothing."""
+"""Contract of appends: partitions, offsets and append times of rows, and atomicity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.testing.contract.contract_base import KEYED, Bench, refused
 
 
 class AppendingContract(Bench):
-    """append without producers and expectations."""
+    """Tests of `append` without producers and expectations."""
 
     def test_the_receipt_names_the_offsets_given(self) -> None:
         self.create("clicks")

@@ -1,4 +1,4 @@
-"""Backpressure: appends to a topic whose holding cursors are too far behind."""
+"""Contract of backpressure: appends to a topic whose holding cursors are too far behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwater.testing.contract.contract_base import Bench, refused
 
 
 class BacklogContract(Bench):
-    """`backlog_rows` and `when_behind`, and appends that may be synced later."""
+    """Tests of `backlog_rows` and `when_behind`, and of relaxed appends, which are synced later."""
 
     def test_an_append_beyond_the_backlog_is_refused_as_a_whole(self) -> None:
         self.create("clicks", backlog_rows=5, when_behind="refuse")

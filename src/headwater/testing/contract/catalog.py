@@ -1,4 +1,4 @@
-"""Entries of the catalog: named documents that the log keeps beside its topics."""
+"""Contract of catalog entries: named documents that the log stores in addition to its topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOCUMENT = {"query": "SELECT 1", "columns": [["n", "BIGINT", True]], "options": 
 
 
 class CatalogContract(Bench):
-    """entries, put_entry, drop_entry."""
+    """Tests of `entries`, `put_entry` and `drop_entry`."""
 
     def test_a_new_log_has_no_entries(self) -> None:
         assert dict(self.log.entries("view")) == {}

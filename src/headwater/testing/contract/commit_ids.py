@@ -1,4 +1,4 @@
-"""Commits that cannot be taken for others of their number: random ids, and receipts that hold them."""
+"""Contract of commit ids: random ids that distinguish commits of the same number, and receipts that include them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwater.testing.contract.contract_base import Bench, refused
 
 
 class NamingContract(Bench):
-    """commit_id, and the commit of a receipt."""
+    """Tests of `commit_id`, and of the commit in a receipt."""
 
     def test_every_commit_has_an_id_of_its_own_also_after_reopening(self) -> None:
         assert self.log.commit_id(self.log.sequence() + 1) == ""
@@ -51,5 +51,6 @@ class NamingContract(Bench):
         ):
             with refused(OtherHistoryError):
                 check_commit(self.log, other)
-        check_commit(self.log, Token(receipt.commit.number))  # who has the number alone is believed
+        # a token without an id is accepted by its number
+        check_commit(self.log, Token(receipt.commit.number))
         check_commit(self.log, None)

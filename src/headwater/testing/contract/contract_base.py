@@ -1,4 +1,4 @@
-"""What the subjects of the contract share: a log per test, and short ways to append and read."""
+"""Base class of the contract's subjects: a log per test, and short methods to append and read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headwater.core.types import parse_type
 from headwater.log.protocol import Append, CursorMove, Log, Producer
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-"""An event time to count from."""
+"""Base of the event times in tests."""
 
 PLAIN = "n BIGINT, text STRING"
 TIMED = "n BIGINT, at TIMESTAMP"
@@ -28,14 +28,14 @@ KEYED = "id BIGINT, name STRING"
 
 
 class Refusal:
-    """Holds the error that a block of code was to raise."""
+    """The error that a `refused` block raised."""
 
     error: HeadwaterError
 
 
 @contextmanager
 def refused(kind: type[HeadwaterError]) -> Iterator[Refusal]:
-    """The block must raise an error of this very kind."""
+    """Assert that the block raises an error of exactly this class."""
     refusal = Refusal()
     try:
         yield refusal
@@ -48,12 +48,12 @@ def refused(kind: type[HeadwaterError]) -> Iterator[Refusal]:
 
 
 def minutes(count: float) -> datetime:
-    """An event time so many minutes after START."""
+    """Return the event time this many minutes after START."""
     return START + timedelta(minutes=count)
 
 
 def columns(ddl: str) -> pa.Schema:
-    """A schema from `name TYPE, name TYPE NOT NULL`; nested types go through `pa.schema` instead."""
+    """Return the schema of `name TYPE, name TYPE NOT NULL`; nested types go through `pa.schema` instead."""
     fields = []
     for part in ddl.split(", "):
         name, kind = part.split(" ", 1)
@@ -64,29 +64,29 @@ def columns(ddl: str) -> pa.Schema:
 
 
 class Bench:
-    """One test's log and clock."""
+    """The log and the clock of one test."""
 
     log: Log
     clock: ManualClock
     folder: Path
 
     def make_log(self, tmp_path: Path, clock: ManualClock) -> Log:
-        """A new log, in this folder if it needs one. Backends override it."""
+        """Return a new log, in this folder if it needs one. Backends override it."""
         raise NotImplementedError
 
     def reopen(self, log: Log) -> Log:
-        """The same log after an orderly close. Backends with a disk override it."""
+        """Close the log and return it reopened. Backends with a disk override it."""
         return log
 
     def setup_method(self) -> None:
-        """Called by pytest before each test."""
+        """Create the folder, clock and log of a test; called by pytest."""
         self._temporary = tempfile.TemporaryDirectory(prefix="headwater-")
         self.folder = Path(self._temporary.name)
         self.clock = ManualClock()
         self.log = self.make_log(self.folder, self.clock)
 
     def teardown_method(self) -> None:
-        """Called by pytest after each test."""
+        """Close the log and remove the folder of a test; called by pytest."""
         try:
             self.log.close()
         finally:
@@ -102,7 +102,7 @@ class Bench:
         lateness: Any = 0,
         **options: Any,
     ) -> TopicDefinition:
-        """A new topic."""
+        """Create a topic."""
         definition = define_topic(
             name,
             columns(schema) if isinstance(schema, str) else schema,
@@ -115,13 +115,13 @@ class Bench:
         return definition
 
     def batch(self, topic: str, rows: Any) -> pa.RecordBatch:
-        """Rows as the log takes them."""
+        """Return rows conformed to a topic, as `append` takes them."""
         return conform(rows, self.log.topics()[topic], captured=True)
 
     def append(
         self, topic: str, rows: Any, *, expect: Any = None, producer: Producer | None = None
     ) -> Receipt:
-        """One append to one topic."""
+        """Append rows to one topic."""
         return self.append_all(
             {topic: rows}, expect={} if expect is None else {topic: expect}, producer=producer
         )
@@ -134,7 +134,7 @@ class Bench:
         producer: Producer | None = None,
         moves: tuple[CursorMove, ...] = (),
     ) -> Receipt:
-        """One append to several topics."""
+        """Append rows to several topics in one commit."""
         batches = {topic: [self.batch(topic, some)] for topic, some in rows.items()}
         return self.log.append(Append(batches, producer, expect or {}, moves))
 
@@ -146,7 +146,7 @@ class Bench:
         end: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table | None:
-        """A range of a partition, all that is kept of it if no range is given; None where there is no record."""
+        """Return the records in a range of a partition, by default the whole partition; None for an empty range."""
         bounds = self.log.partitions(topic)[partition]
         start, end = bounds.first if start is None else start, bounds.end if end is None else end
         batches = list(self.log.read(topic, partition, start, end, columns))
@@ -154,19 +154,19 @@ class Bench:
         return pa.Table.from_batches(batches) if batches else None
 
     def column(self, topic: str, column: str, partition: int = 0, start: int | None = None) -> list[Any]:
-        """The values of one column, in the order of the partition."""
+        """Return the values of one column, in partition order."""
         table = self.table(topic, partition, start, columns=[column])
         return [] if table is None else table.column(column).to_pylist()
 
     def all_rows(self, topic: str) -> list[dict[str, Any]]:
-        """Every record of every partition, with all columns."""
+        """Return every record of every partition, with all columns."""
         tables = [self.table(topic, partition) for partition in self.log.partitions(topic)]
         return [row for table in tables if table is not None for row in table.to_pylist()]
 
     def ends(self, topic: str) -> dict[int, int]:
-        """The end of each partition."""
+        """Return the end of each partition."""
         return dict(self.log.ends([topic])[topic])
 
     def numbers(self, count: int, start: int = 0) -> list[dict[str, Any]]:
-        """Rows for a PLAIN topic."""
+        """Return rows for a PLAIN topic."""
         return [{"n": n, "text": f"row {n}"} for n in range(start, start + count)]

@@ -1,4 +1,4 @@
-"""Named consumer positions, kept by the log."""
+"""Contract of cursors: named consumer positions that the log stores."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from headwater.testing.contract.contract_base import Bench, refused
 
 
 class CursorContract(Bench):
-    """cursor, cursors, create_cursor, move_cursor, drop_cursor, and moves inside an append."""
+    """Tests of `cursor`, `cursors`, `create_cursor`, `move_cursor`, `drop_cursor`, and of moves inside an append."""
 
     def stored(self, name: str = "mailer", topic: str = "clicks") -> CursorInfo:
-        """A cursor that must be there."""
+        """Return a cursor, which must exist."""
         cursor = self.log.cursor(topic, name)
         assert cursor is not None
         return cursor

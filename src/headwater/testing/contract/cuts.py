@@ -1,4 +1,4 @@
-"""Cuts: positions in several topics, all of one commit."""
+"""Contract of cuts: positions in several topics, all as of one commit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headwater.testing.contract.contract_base import KEYED, TIMED, Bench, minute
 
 
 class CuttingContract(Bench):
-    """cut, next_cut."""
+    """Tests of `cut` and `next_cut`."""
 
     def test_a_cut_is_the_ends_with_the_number_of_the_commit(self) -> None:
         self.create("clicks", partitions=2)

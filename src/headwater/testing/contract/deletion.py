@@ -1,4 +1,5 @@
-"""What is deleted is gone, and everything else as it was: private columns and their keys, and records that are excised."""
+"""Contract of deletions, which remove the deleted data and nothing else: private columns and their keys, and excised
+records."""
 
 from __future__ import annotations
 
@@ -21,17 +22,17 @@ EVERY_KIND = (
 
 
 class DeletingContract(Bench):
-    """Private columns, `keys.forget`, `excise`."""
+    """Tests of private columns, `keys.forget` and `excise`."""
 
     def private(self, schema: str = PRIVATE, by: str = "user", **options: Any) -> None:
-        """A topic with an `email` that is private, or with every other column so."""
+        """Create a topic whose `email` is private, or, without an `email`, every column but the subject's."""
         own = columns(schema)
         hidden = ["email"] if "email" in own.names else [n for n in own.names if n != by]
         made = define_topic("people", own, options=options, private=dict.fromkeys(hidden, by))
         self.log.create_topic(made)
 
     def people(self, *users: int, start: int = 0) -> None:
-        """A row for each of these."""
+        """Append a row for each of the users."""
         rows = [{"user": u, "email": f"{u}@{start + n}", "url": "/"} for n, u in enumerate(users)]
         self.append("people", rows)
 

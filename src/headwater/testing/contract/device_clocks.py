@@ -1,4 +1,4 @@
-"""Device clocks: the log corrects the times of a device's rows, and stores with each what it did."""
+"""Contract of device clocks: the log corrects the times of a device's rows, and stores the correction with each row."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ SECOND = 1_000_000
 
 
 class DeviceContract(Bench):
-    """The columns that the log fills on a topic `WITH (clock = ...)`."""
+    """Tests of the columns that the log fills on a topic `WITH (clock = ...)`."""
 
     def create_meters(self, **options: Any) -> None:
-        """A topic of device clocks, whose watermark goes by the corrected time."""
+        """Create a topic with device clocks, whose watermark is based on the corrected time."""
         self.create("meters", DEVICES, time="corrected_at", clock="device", **options)
 
     def send(self, device: str, offset: float | None, *, age: float = 0) -> None:
-        """A row of a device whose clock is so many seconds behind, that occurred so long before it was sent."""
+        """Append a row of a device whose clock is `offset` seconds slow; the event occurred `age` seconds before it was
+        sent."""
         now = from_us(self.clock.now_us())
         sent = None if offset is None else now - timedelta(seconds=offset)
         occurred = (now if sent is None else sent) - timedelta(seconds=age)
         self.append("meters", [{"device": device, "occurred_at": occurred, "sent_at": sent}])
 
     def told(self, partition: int = 0) -> list[tuple[float, float | None, str]]:
-        """By record: how long before its append it was corrected to, the offset in seconds, and the flag."""
+        """Return, by record, the seconds from its corrected time to its append, the clock offset in seconds, and the flag."""
         table = self.table("meters", partition, columns=[*STORED, "_appended_at"])
         return [
             (

@@ -1,4 +1,4 @@
-"""Members share partitions: one at a time each, fenced once they have lost them."""
+"""Contract of consumer groups: each partition has one member at a time, and a member that lost a partition is fenced."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ TIMEOUT_MS = 1_000.0
 
 
 class GroupContract(Bench):
-    """beat, release, leave, group, and moves by members."""
+    """Tests of `beat`, `release`, `leave` and `group`, and of cursor moves by members."""
 
     def join(self, *members: str, partitions: int = 4) -> GroupInfo:
-        """A topic with a cursor, and members that have joined its group one after the other."""
+        """Create a topic with a cursor, and let members join its group one after the other."""
         self.create("clicks", partitions=partitions)
         self.log.create_cursor("clicks", "mailer", dict.fromkeys(range(partitions), 0), False)
         return [self.beat(member) for member in members][-1]
 
     def beat(self, member: str) -> GroupInfo:
-        """A sign of life."""
+        """Send a heartbeat."""
         return self.log.beat("clicks", "mailer", member, TIMEOUT_MS)
 
     def settle(self, *members: str) -> GroupInfo:
-        """Every member gives up what another is to have."""
+        """Let every member release the partitions that another member is to have."""
         group = self.beat(members[0])
         for member in members:
             asked = [p for p, owner in group.owners.items() if owner == member and group.wanted[p] != member]
@@ -31,7 +31,7 @@ class GroupContract(Bench):
         return group
 
     def move(self, member: str, *partitions: int) -> None:
-        """Commit a position as a member."""
+        """Commit positions as a member."""
         self.log.move_cursor(CursorMove("clicks", "mailer", dict.fromkeys(partitions, 7), member=member))
 
     def test_an_unknown_group_is_none(self) -> None:

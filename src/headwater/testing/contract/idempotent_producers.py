@@ -1,4 +1,4 @@
-"""Idempotent producers: a retry is answered, an older instance is fenced off."""
+"""Contract of idempotent producers: a retry returns the first receipt, and an older epoch is fenced."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ RECEIPTS_MAX = 1_000
 
 
 class ProducingContract(Bench):
-    """append with a producer."""
+    """Tests of `append` with a producer."""
 
     def produce(self, sequence: int, epoch: int = 0, name: str = "loader", rows: int = 1) -> str:
-        """One append of rows; the text of its receipt."""
+        """Append rows as a producer, and return the text of the receipt."""
         return str(self.append("clicks", self.numbers(rows), producer=Producer(name, sequence, epoch)))
 
     def test_a_repeated_sequence_is_answered_with_the_first_receipt(self) -> None:
@@ -60,7 +60,7 @@ class ProducingContract(Bench):
         assert self.append("clicks", self.numbers(5), producer=again) == first
         assert (
             self.append("clicks", self.numbers(5), producer=Producer("loader", 1)) == first
-        )  # nothing to compare with
+        )  # the first append was not exact, so its rows cannot be compared
         assert self.ends("clicks") == {0: 3}
 
     def test_a_repeat_with_other_rows_is_refused_by_a_stage_too(self) -> None:

@@ -1,4 +1,5 @@
-"""What maintenance may remove, and what it must not: `maintain(force=True)`, since less is up to the backend."""
+"""Contract of maintenance: what it may remove and what it must keep. Tests use `maintain(force=True)`; less is up to
+the backend."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ from headwater.testing.contract.contract_base import KEYED, Bench, columns, minu
 
 
 class UpkeepContract(Bench):
-    """maintain: retention, compaction, holds."""
+    """Tests of `maintain`: retention, compaction, holds."""
 
     def maintain(self, *, override_holds: bool = False) -> MaintenanceReport:
-        """All that can be done, twice, since a second time must find nothing more to remove."""
+        """Run all maintenance twice; the second run must find nothing to remove."""
         report = self.log.maintain(force=True, override_holds=override_holds)
         again = self.log.maintain(force=True, override_holds=override_holds)
         assert (again.rows_removed, again.rows_compacted) == (0, 0)
         return report
 
     def fill(self, *, appends: int = 6, **options: Any) -> None:
-        """A topic of ten rows a day."""
+        """Create a topic with ten rows a day."""
         self.create("clicks", **options)
         for day in range(appends):
             self.append("clicks", self.numbers(10, start=day * 10))
@@ -31,7 +32,7 @@ class UpkeepContract(Bench):
             self.clock.advance("1 day")
 
     def first(self) -> int:
-        """The first offset that is kept."""
+        """Return the first offset that is kept."""
         return self.log.partitions("clicks")[0].first
 
     # ---- retention
@@ -183,7 +184,7 @@ class UpkeepContract(Bench):
     # ---- compaction
 
     def customers(self, *rows: tuple[int, str | None], **options: Any) -> None:
-        """A compacted topic to which each row was appended on its own; a name of None is a tombstone."""
+        """Append each row on its own to a compacted topic; a name of None is a tombstone."""
         if "customers" not in self.log.topics():
             self.create("customers", KEYED, key="id", cleanup="compact", **options)
         for number, name in rows:
@@ -191,7 +192,7 @@ class UpkeepContract(Bench):
             self.append("customers", [row])
 
     def kept(self) -> list[tuple[int, int, str | None]]:
-        """(offset, id, name) of every record of the first partition."""
+        """Return (offset, id, name) of every record of the first partition."""
         columns = [self.column("customers", name) for name in ("_offset", "id", "name")]
         return list(zip(*columns, strict=True))
 

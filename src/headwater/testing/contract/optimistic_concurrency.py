@@ -1,4 +1,4 @@
-"""Optimistic concurrency: an append that names where it believes the log to be."""
+"""Contract of optimistic concurrency: appends that state the expected end of the log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headwater.testing.contract.contract_base import Bench, refused
 
 
 class ExpectingContract(Bench):
-    """append with `expect`, in its three forms."""
+    """Tests of `append` with `expect`, in its three forms."""
 
     def test_the_expected_offset_is_the_next_one(self) -> None:
         self.create("clicks")

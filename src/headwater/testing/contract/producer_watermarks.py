@@ -1,4 +1,5 @@
-"""Producers promise: the watermark is the minimum over the known ones, and every partition gets it."""
+"""Contract of producer watermarks: a topic's watermark is the minimum of its producers' watermarks, equal in every
+partition."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ from headwater.testing.contract.contract_base import TIMED, Bench, minutes, refu
 
 
 class PromisingContract(Bench):
-    """promise, retire, promises, and what they do to watermarks."""
+    """Tests of `promise`, `retire` and `promises`, and of their effect on watermarks."""
 
     def create_feed(self, partitions: int = 1) -> None:
-        """A topic whose producers promise."""
+        """Create a topic with producer watermarks."""
         self.create(
             "feed", TIMED, time="at", lateness="1 minute", watermark="producers", partitions=partitions
         )
 
     def promise(self, producer: str, minute: float) -> None:
-        """Nothing older than so many minutes after START."""
+        """Set a producer's watermark to this many minutes after START."""
         self.log.promise("feed", producer, to_us(minutes(minute)))
 
     def level(self) -> float | None:
-        """The watermark that all partitions have, in minutes after START."""
+        """Return the watermark, which all partitions must share, in minutes after START."""
         (level,) = {info.watermark for info in self.log.partitions("feed").values()}
         return None if level is None else (level - to_us(minutes(0))) / 60e6
 

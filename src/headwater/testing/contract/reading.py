@@ -1,4 +1,4 @@
-"""Ranges are half open, whole commits only, in the columns that were asked for."""
+"""Contract of reads: half-open ranges, whole commits only, in the requested columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.testing.contract.contract_base import KEYED, TIMED, Bench, minute
 
 
 class ReadingContract(Bench):
-    """read, ends, appended_at, close."""
+    """Tests of `read`, `ends`, `appended_at` and `close`."""
 
     def test_a_range_is_half_open(self) -> None:
         self.create("clicks")

@@ -1,4 +1,4 @@
-"""An atomic append that is gathered first and seen at once, or never."""
+"""Contract of stages: atomic appends that are prepared in steps and become visible at once, or never."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headwater.testing.contract.contract_base import KEYED, Bench, refused
 
 
 class StagingContract(Bench):
-    """stage, add, commit, abort."""
+    """Tests of `stage`, `add`, `commit` and `abort`."""
 
     def test_what_is_staged_is_not_seen(self) -> None:
         self.create("clicks")

@@ -1,4 +1,4 @@
-"""All subjects of the contract in one class."""
+"""The contract suite for log backends: all subjects in one class."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class LogContract(
     UpkeepContract,
     DeletingContract,
 ):
-    """Subclass it as `class TestMyLog(LogContract)`, with `make_log` and, where there is a disk, `reopen`.
+    """The tests of a log backend. Subclass it as `class TestMyLog(LogContract)`, with `make_log` and, for logs on disk,
+    `reopen`.
 
-    Every test has a log of its own in `self.log`, under the manual clock `self.clock`.
+    Every test has its own log `self.log`, under the manual clock `self.clock`.
     """

@@ -1,4 +1,4 @@
-"""Names of topics in any case."""
+"""Contract of topic names: they are case-insensitive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwater.testing.contract.contract_base import PLAIN, TIMED, Bench, minute
 
 
 class NameContract(Bench):
-    """Names ignore case."""
+    """Tests of topic names in different cases."""
 
     def test_a_topic_that_differs_by_case_alone_is_refused(self) -> None:
         self.create("clicks")

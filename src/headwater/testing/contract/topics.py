@@ -1,4 +1,4 @@
-"""Topics come, change and go."""
+"""Contract of topics: creating, altering, replacing and dropping them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headwater.testing.contract.contract_base import KEYED, PLAIN, Bench, refuse
 
 
 class TopicContract(Bench):
-    """create_topic, alter_topic, drop_topic, topics."""
+    """Tests of `create_topic`, `alter_topic`, `replace_topic`, `drop_topic` and `topics`."""
 
     def test_a_new_log_has_no_topics(self) -> None:
         assert dict(self.log.topics()) == {}

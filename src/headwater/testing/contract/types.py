@@ -1,4 +1,4 @@
-"""Values of every type come back as they went in."""
+"""Contract of types: values of every type are read as they were written."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headwater.testing.contract.contract_base import Bench
 
 
 class TypeContract(Bench):
-    """One test per family of types; each value is read before and after reopening and after upkeep."""
+    """Tests of each family of types; values are read before and after reopening, and after maintenance."""
 
     def round_trip(self, kind: str, values: list[Any]) -> list[Any]:
-        """What is read of these values and a null, having checked that reopening and sealing change nothing."""
+        """Append these values and a null, and return the values read; asserts that reopening and sealing change nothing."""
         self.create("t", pa.schema([pa.field("v", parse_type(kind))]))
         self.append("t", [{"v": value} for value in [*values, None]])
         live = self.column("t", "v")

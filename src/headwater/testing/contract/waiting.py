@@ -1,4 +1,4 @@
-"""Waiting for more, without polling."""
+"""Contract of waiting for new records, without polling."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from headwater.testing.contract.contract_base import Bench
 
 LONG_MS = 20_000
-"""Far longer than any test should have to wait."""
+"""Much longer than any test should wait, in milliseconds."""
 
 
 class WaitingContract(Bench):
-    """wait, sequence, wait_commit."""
+    """Tests of `wait`, `sequence` and `wait_commit`."""
 
     def test_what_is_there_already_is_not_waited_for(self) -> None:
         self.create("clicks")
@@ -32,7 +32,7 @@ class WaitingContract(Bench):
         assert self.log.wait("clicks", {0: 0}, 0) is True
 
     def woken(self) -> bool:
-        """Whether a waiting thread is woken by an append that is made while it waits."""
+        """Whether an append wakes a thread that waits for it."""
         found: list[bool] = []
         ends = self.ends("clicks")
         waiter = threading.Thread(target=lambda: found.append(self.log.wait("clicks", ends, LONG_MS)))

@@ -1,4 +1,4 @@
-"""Watermarks are a function of the log; positions are found by time."""
+"""Contract of watermarks, which are a function of the log, and of offsets found by time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MINUTE = 60_000_000
 
 
 class TimeContract(Bench):
-    """watermark, punctuate, silence, offset_at and the `_watermark` column."""
+    """Tests of `watermark`, `punctuate`, idle partitions, `offset_at` and the `_watermark` column."""
 
     def append_at(self, *times: float) -> None:
-        """Rows with event times so many minutes after START."""
+        """Append rows with event times this many minutes after START."""
         self.append("clicks", [{"n": n, "at": minutes(t)} for n, t in enumerate(times)])
 
     def watermarks(self, *, upto: int) -> list[float | None]:
-        """The watermark at each offset, in minutes after START."""
+        """Return the watermark at each offset, in minutes after START."""
         found = [self.log.watermark("clicks", 0, offset) for offset in range(upto)]
         return [None if w is None else (w - to_us(minutes(0))) / MINUTE for w in found]
 

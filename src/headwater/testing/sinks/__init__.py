@@ -7,7 +7,7 @@ In import order, bottom to top:
     failing_target        `UnsteadyTarget`: a target that fails on demand
     memory_target         `MemoryTarget`: the reference target, a dict
     scripted_feed         `ScriptedFeed`: a view written tick by tick
-    sink_bench            the base class: view, target, processes
+    sink_bench            base class of the tests: view, target, processes
     versions_contract     the contract of versions (blue/green)
     append_only_contract  `AppendContract`, for append-only targets
     sink_contract         `SinkContract`: one class to subclass

@@ -1,4 +1,4 @@
-"""The contract of a target that rows are only added to: the same faults, over a view that only grows."""
+"""The contract of append-only sink targets, as tests: the faults of `SinkContract`, for a view that only grows."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from headwater.testing.sinks.versions_contract import VersionStories
 
 
 class AppendContract(VersionStories):
-    """Subclass it as `SinkContract`; of what a test can do to the place it needs `make_target`, `break_within`, `take_down` and
-    `bring_up`, `back_up` and `put_back`, `lose_stand`, and `refused_row` unless `takes_all`."""
+    """The tests of an append-only target. Subclass it as `SinkContract`, with `make_target`, `break_within`,
+    `take_down` and `bring_up`, `back_up` and `put_back`, `lose_stand`, and `refused_row` unless `takes_all`."""
 
     mode: ClassVar[Mode] = "append"
     key = ()
 
     def setup_method(self) -> None:
-        """Called by pytest before each test."""
+        """Prepare a test; called by pytest."""
         super().setup_method()
         self.rows: list[Row] = []
 
     def grow(self, *rows: Row) -> int:
-        """A tick at which the view has these rows more."""
+        """Run a tick that adds these rows to the view."""
         self.rows += rows
         return self.feed.tick(self.rows)
 
@@ -112,7 +112,7 @@ class AppendContract(VersionStories):
         self.grow(row(2))
         self.catch_up(applier)
         self.feed.put_back(1)
-        self.grow(row(3))  # has row 2 as well: nothing of what was added is missing
+        self.grow(row(3))  # row 2 is in the view again: no row of the target is missing from it
         self.run()
         self.assert_holds()
         self.feed.put_back(1)

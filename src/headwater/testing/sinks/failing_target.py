@@ -1,4 +1,4 @@
-"""A target around another one that breaks where a test says: the process dies, or the connection does."""
+"""A sink target that wraps another one and fails where a test says: the process dies, or the connection is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ When = Literal["before", "after"]
 
 
 class UnsteadyTarget:
-    """Does what `target` does, and counts its changes. `break_at` raises once, before or after a change is applied."""
+    """Delegates to `target`, and records the changes applied. `break_at` makes it raise once, before or after a change
+    is applied."""
 
     guarantee: ClassVar[str] = "as steady as what it is around"
 
@@ -43,39 +44,39 @@ class UnsteadyTarget:
         self._fault = (when, error)
 
     def be_steady(self) -> None:
-        """Break no more."""
+        """Cancel a fault that was not raised yet."""
         self._fault = None
 
     @property
     def key(self) -> tuple[str, ...]:
-        """See `Target`."""
+        """The key columns of `target`; see `Target`."""
         return self.target.key
 
     def prepare(self, shape: TargetShape) -> None:
-        """See `Target`."""
+        """Prepare `target`; see `Target`."""
         self.target.prepare(shape)
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """See `Target`."""
+        """Return rows in the stored form of `target`; see `Target`."""
         return self.target.held(rows)
 
     def stand(self) -> SinkCheckpoint | None:
-        """See `Target`."""
+        """Return the checkpoint of `target`; see `Target`."""
         return self.target.stand()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """See `Target`."""
+        """Apply a change to `target`, unless a fault is raised before; see `Target`."""
         self._break("before")
         self.target.apply(change, before, after)
         self.applied.append(change)
         self._break("after")
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """See `Target`."""
+        """Return the contents of `target`; see `Target`."""
         return self.target.contents()
 
     def close(self) -> None:
-        """See `Target`."""
+        """Close `target`; see `Target`."""
         self.target.close()
 
     def _break(self, now: When) -> None:

@@ -1,4 +1,4 @@
-"""The simplest target that keeps the contract: a dictionary. It is the specification of the others."""
+"""The reference implementation of a sink target: a dictionary. It is the specification of the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Row = dict[str, Any]
 
 @dataclass
 class MemoryPlace:
-    """What outlives targets, and what tests do to it: rows by key, or records, and where it stands."""
+    """The external system in memory, which outlives targets and which tests manipulate: rows by key, or records, and
+    the checkpoint."""
 
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
     records: list[Row] = field(default_factory=list)
@@ -34,11 +35,11 @@ class MemoryPlace:
     refuses: Callable[[Row], str | None] = lambda row: None
     applied: int = 0
     others: dict[Version, MemoryPlace] = field(default_factory=dict)
-    """Versions beside the one in force."""
+    """The inactive versions."""
 
 
 class MemoryTarget:
-    """A place in memory."""
+    """A sink target that writes to a `MemoryPlace`."""
 
     guarantee: ClassVar[str] = "exactly once: rows and position are assigned together"
 
@@ -48,25 +49,25 @@ class MemoryTarget:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The key of the shape."""
+        """The key columns of the prepared shape."""
         assert self._shape is not None
         return self._shape.key
 
     def prepare(self, shape: TargetShape) -> None:
-        """See `Target`."""
+        """Store the shape; see `Target`."""
         self._there()
         self._shape = shape
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows themselves."""
+        """Return the rows unchanged: they are stored as they are."""
         return rows
 
     def stand(self) -> SinkCheckpoint | None:
-        """See `Target`."""
+        """Return the stored checkpoint; see `Target`."""
         return self._there().stand
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
-        """See `Target`."""
+        """Apply a change and the checkpoint together; see `Target`."""
         place = self._there()
         if place.stand != before:
             raise CheckpointConflictError("the place is not where it was left", found=place.stand)
@@ -85,7 +86,7 @@ class MemoryTarget:
         place.applied += 1
 
     def contents(self) -> Iterator[pa.RecordBatch]:
-        """See `Target`."""
+        """Yield the stored rows; see `Target`."""
         assert self._shape is not None
         place, schema = self._there(), self._shape.schema
         if self._shape.mode == "changelog":
@@ -96,11 +97,11 @@ class MemoryTarget:
         yield from pa.Table.from_pylist(rows, schema=schema).to_batches()
 
     def versions(self) -> MemoryVersions:
-        """See `headwater.sinks.base.blue_green`."""
+        """Return the versions of the place; see `headwater.sinks.base.blue_green`."""
         return MemoryVersions(self._place)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: a place in memory has nothing to release."""
 
     def _there(self) -> MemoryPlace:
         if self._place.is_down:
@@ -109,23 +110,23 @@ class MemoryTarget:
 
 
 class MemoryVersions:
-    """Places beside a place."""
+    """The versions of a `MemoryPlace` besides the active one."""
 
     def __init__(self, place: MemoryPlace) -> None:
         self._place = place
 
     def there(self) -> list[Version]:
-        """See `Versions`."""
+        """Return the versions that exist; see `Versions`."""
         return list(self._place.others)
 
     def beside(self, version: Version) -> MemoryTarget:
-        """See `Versions`."""
+        """Return a version as a target, created if it does not exist; see `Versions`."""
         place = self._place
         made = MemoryPlace(type(place.rows)(), type(place.records)(), refuses=place.refuses)
         return MemoryTarget(self._place.others.setdefault(version, made))
 
     def switch(self, version: Version, stand: SinkCheckpoint) -> None:
-        """See `Versions`."""
+        """Make a version the active one, and the active one 'old'; see `Versions`."""
         place = self._place
         if version == "new" and "old" in place.others:
             refuse_kept("memory", self.named("old"))
@@ -136,9 +137,9 @@ class MemoryVersions:
         place.rows, place.records, place.stand = chosen.rows, chosen.records, chosen.stand
 
     def drop(self, version: Version) -> None:
-        """See `Versions`."""
+        """Drop a version; see `Versions`."""
         self._place.others.pop(version, None)
 
     def named(self, version: Version) -> str:
-        """See `Versions`."""
+        """Return the name of a version; see `Versions`."""
         return f"the {version} place"

@@ -1,4 +1,4 @@
-"""A view that a test writes tick by tick: what a sink reads in place of a workspace's state."""
+"""A view that a test writes tick by tick: the feed that a sink reads instead of a workspace's state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwater.state.missing_ticks import other_history, tick_not_kept
 
 
 class ScriptedFeed:
-    """Ticks of one view: `tick(rows)` makes the next, with these contents. All are kept until `forget`."""
+    """The ticks of one view: `tick(rows)` adds the next, with these contents. All are kept until `forget`."""
 
     def __init__(self, schema: pa.Schema, clock: ManualClock) -> None:
         self._schema = schema
@@ -30,16 +30,16 @@ class ScriptedFeed:
         self._arrived = threading.Condition()
         self._seen = 0
         self.now = 0
-        """The newest tick."""
+        """The number of the newest tick."""
 
     def tick(self, rows: Sequence[dict[str, Any]]) -> int:
-        """The next tick, at which the view has these rows."""
+        """Add a tick at which the view has these rows; returns its number."""
         table = pa.Table.from_pylist(list(rows), schema=self._schema)
         made = consolidate(Delta.of(concat_rows(table.combine_chunks().to_batches(), self._schema)))
         return self.commit(made)
 
     def commit(self, contents: Delta) -> int:
-        """The next tick, at which the view is this Z-set."""
+        """Add a tick at which the view has the rows of this Z-set; returns its number."""
         before = self._contents.get(self.now, Delta.empty(self._schema))
         with self._arrived:
             at = self.now + 1
@@ -53,27 +53,27 @@ class ScriptedFeed:
         return at
 
     def rebuild(self, rows: Sequence[dict[str, Any]]) -> int:
-        """The next tick, of another history: what is different does not follow from the changes."""
+        """Add a tick of a new history, as after a rebuild: its contents do not follow from earlier ticks and changes."""
         self._history += 1
         at = self.tick(rows)
         self._changes[at] = self._contents[at]
         return at
 
     def put_back(self, tick: int) -> None:
-        """An older copy is put back, from before the ticks that follow `tick`: they are made once more, in another way."""
+        """Restore an older copy, from before the ticks that follow `tick`; the test then writes these ticks differently."""
         for later in range(tick + 1, self.now + 1):
             for kept in (self._contents, self._changes, self._histories, self._ids, self._committed):
                 kept.pop(later, None)
         self.now = tick
 
     def forget(self, before: int) -> None:
-        """Keep no ticks before this one."""
+        """Drop the ticks before this one."""
         for tick in range(1, before):
             for kept in (self._contents, self._changes, self._histories):
                 kept.pop(tick, None)
 
     def rows(self, tick: int | None = None) -> list[dict[str, Any]]:
-        """What the view has, at the newest tick or another."""
+        """Return the rows of the view at a tick, by default the newest."""
         there = self._contents[tick or self.now]
         return [
             row
@@ -81,27 +81,27 @@ class ScriptedFeed:
             for _ in range(times)
         ]
 
-    # --- what a sink asks ------------------------------------------------------------------------------------------
+    # --- the feed that a sink reads --------------------------------------------------------------------------------
 
     def latest(self) -> Point | None:
-        """See `Feed`."""
+        """Return the newest tick; see `Feed`."""
         self._seen = self.now
         return self.at(self.now) if self.now else None
 
     def at(self, tick: int) -> Point | None:
-        """See `Feed`."""
+        """Return the point of a tick, or None if the tick is not kept; see `Feed`."""
         if tick not in self._contents:
             return None
         return Point(tick, self._histories[tick], self._schema, self._ids[tick])
 
     def contents(self, tick: int) -> Delta:
-        """See `Feed`."""
+        """Return the contents at a tick; see `Feed`."""
         if tick not in self._contents:
             raise tick_not_kept(tick, list(self._contents))
         return self._contents[tick]
 
     def changes(self, since: Token, history: str) -> TickChanges:
-        """See `Feed`."""
+        """Return the changes since a tick; see `Feed`."""
         found = []
         if since.differs(before := self._ids.get(since.number, "")):
             raise other_history(since, before, list(self._contents))
@@ -115,11 +115,11 @@ class ScriptedFeed:
         return TickChanges(found, reached, self._ids[reached], ids)
 
     def has(self, tick: Token) -> bool:
-        """See `Feed`."""
+        """Whether a tick is one of this feed; see `Feed`."""
         return tick.number in self._ids and not tick.differs(self._ids[tick.number])
 
     def pending(self, since: int, history: str) -> PendingTicks:
-        """See `Feed`."""
+        """Return the ticks and rows that a sink has still to read; see `Feed`."""
         ticks = range(since + 1, self.now + 1)
         if any(self._histories.get(tick) != history for tick in ticks):
             return PendingTicks(len(ticks), None, None)
@@ -127,6 +127,6 @@ class ScriptedFeed:
         return PendingTicks(len(ticks), rows, self._committed[ticks[0]] if ticks else None)
 
     def wait(self, timeout_ms: float) -> None:
-        """See `Feed`."""
+        """Wait for a tick after the last `latest`; see `Feed`."""
         with self._arrived:
             self._arrived.wait_for(lambda: self.now != self._seen, timeout_ms / 1_000)

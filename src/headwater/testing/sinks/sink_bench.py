@@ -1,4 +1,4 @@
-"""What stories of sinks are made of: a view that is written tick by tick, a place outside, and processes that come and go."""
+"""Base class of sink tests: a view that is written tick by tick, an external system, and processes that start and crash."""
 
 from __future__ import annotations
 
@@ -32,70 +32,71 @@ SCHEMA = pa.schema(
 
 
 def row(at: int, name: str | None = "a", score: float | None = None, region: str | None = "ch") -> Row:
-    """A row of the view; unless its score is given, it follows from the name."""
+    """Return a row of the view; the score, unless given, is derived from the name."""
     if score is None:
         score = sum(map(ord, name or "")) / 4
     return {"region": region, "id": at, "name": name, "score": score}
 
 
 class SinkBench:
-    """One test's view and place. Every test has a place of its own, which `make_target` connects to anew each time."""
+    """The view and the external system (the place) of one test. Every test has its own place, to which `make_target`
+    connects anew."""
 
     mode: ClassVar[Mode] = "upsert"
     schema: ClassVar[pa.Schema] = SCHEMA
     key: ClassVar[tuple[str, ...]] = ("region", "id")
     many: ClassVar[int] = 3_000
-    """Rows that are more than a target writes one by one."""
+    """Number of rows that a target writes in bulk instead of one by one."""
     takes_null: ClassVar[bool] = True
-    """Whether a row may have NULL in every column but its key."""
+    """Whether the target accepts NULL in every column but the key."""
     takes_all: ClassVar[bool] = False
-    """Whether no row of the schema is ever refused."""
+    """Whether the target accepts every row of the schema."""
 
-    # --- what a kind of target says of itself ----------------------------------------------------------------------
+    # --- what a kind of target implements --------------------------------------------------------------------------
 
     def make_target(self) -> Target:
-        """A target at this test's place, as a process makes one when it starts."""
+        """Return a target at this test's place, as a starting process creates it."""
         raise NotImplementedError
 
     def break_within(self) -> AbstractContextManager[None]:
-        """Until it is left, a change breaks off after something of it was written, with TargetDownError."""
+        """Make changes fail with TargetDownError after a part was written, until the block ends."""
         raise NotImplementedError
 
     def take_down(self) -> None:
-        """Nobody answers at the place any more."""
+        """Make the place unreachable."""
         raise NotImplementedError
 
     def bring_up(self) -> None:
-        """It answers again."""
+        """Make the place reachable again."""
         raise NotImplementedError
 
     def back_up(self) -> Any:
-        """A backup of the place, position included."""
+        """Return a backup of the place, checkpoint included."""
         raise NotImplementedError
 
     def put_back(self, backup: Any) -> None:
-        """Put back a backup of the place."""
+        """Restore a backup of the place."""
         raise NotImplementedError
 
     def tamper(self) -> None:
-        """Change the row of ('ch', 1), remove that of ('ch', 2) and add another, by other means than the target."""
+        """Change the row of ('ch', 1), remove that of ('ch', 2) and add another, without using the target."""
         raise NotImplementedError
 
     def lose_stand(self) -> None:
-        """Remove what says where the place stands, and nothing else."""
+        """Remove the stored checkpoint of the place, and nothing else."""
         raise NotImplementedError
 
     def refused_row(self, at: int) -> Row:
-        """A row of region 'bad' with this id that the place refuses from now on."""
+        """Return a row of region 'bad' with this id, which the place rejects from now on."""
         raise NotImplementedError
 
     def take_again(self, at: int) -> None:
-        """Let the place take rows of region 'bad' with this id, if it is not the row's own fault that it does not."""
+        """Make the place accept rows of region 'bad' with this id, unless the row itself is invalid."""
 
-    # --- what tests are made of ------------------------------------------------------------------------------------
+    # --- helpers of tests ------------------------------------------------------------------------------------------
 
     def setup_method(self) -> None:
-        """Called by pytest before each test."""
+        """Create the clock, feed and shape of a test; called by pytest."""
         self.clock = ManualClock()
         self.feed = ScriptedFeed(self.schema, self.clock)
         self.shape = TargetShape("follower", "view", self.schema, self.key, self.mode)
@@ -103,12 +104,12 @@ class SinkBench:
         self._open: list[Applier] = []
 
     def teardown_method(self) -> None:
-        """Called by pytest after each test."""
+        """Close the appliers of a test; called by pytest."""
         for applier in self._open:
             applier.close()
 
     def start(self, *, on_error: OnError = "stop") -> Applier:
-        """A process that follows the view."""
+        """Start a process that writes the view's changes to the target."""
         self.target = UnsteadyTarget(self.make_target())
         applier = Applier(
             self.shape, self.target, self.feed, self.clock, on_error=on_error, letters=self._keep
@@ -120,28 +121,28 @@ class SinkBench:
         self.letters.setdefault(letters.serial, letters)
 
     def catch_up(self, applier: Applier) -> None:
-        """Bring the target up to the newest tick."""
+        """Advance the target to the newest tick."""
         self.clock.advance("1 second")
         while applier.step():
             pass
         assert applier.status().tick == self.feed.now
 
     def run(self, *, on_error: OnError = "stop") -> Applier:
-        """Start a process and bring the target up to the newest tick."""
+        """Start a process and advance the target to the newest tick."""
         applier = self.start(on_error=on_error)
         self.catch_up(applier)
         return applier
 
     def delta(self, rows: list[Row]) -> Delta:
-        """Rows of the view, each once."""
+        """Return rows of the view as a Z-set, each with weight 1."""
         return Delta.of(pa.RecordBatch.from_pylist(rows, schema=self.schema))
 
     def held(self, rows: list[Row]) -> Delta:
-        """Rows of the view as the target should hold them."""
+        """Return rows of the view as a Z-set in the target's stored form."""
         return Delta.of(self.target.held(self.delta(rows).rows))
 
     def there(self) -> Delta:
-        """What the target holds."""
+        """Return the target's contents as a Z-set."""
         parts = []
         for batch in self.target.contents():
             if self.mode == "changelog":
@@ -152,7 +153,7 @@ class SinkBench:
         return concat(parts, self.held([]).rows.schema)
 
     def assert_holds(self, rows: list[Row] | None = None) -> None:
-        """The target holds these rows, or those of the view, and its checksum is right."""
+        """Assert that the target has the given rows, by default the view's, and that its checksum matches."""
         expected = self.held(self.feed.rows() if rows is None else rows)
         there = self.there()
         rest = consolidate(concat([expected, there.negated()], expected.rows.schema))
@@ -163,12 +164,12 @@ class SinkBench:
         assert Tally(stand.checksum, stand.rows) == tally_all(self.target.contents(), weight)
 
     def check(self, applier: Applier, *, repair: bool = False) -> SinkCheck:
-        """Verify the target."""
+        """Verify the target against the view."""
         return check(applier, self.feed, repair=repair)
 
     @contextmanager
     def crashing(self) -> Iterator[None]:
-        """The process dies in this block."""
+        """Assert that the process crashes in this block."""
         try:
             yield
         except Crash:
@@ -177,7 +178,7 @@ class SinkBench:
 
     @contextmanager
     def failing(self, kind: type[HeadwaterError]) -> Iterator[list[HeadwaterError]]:
-        """The block raises an error of this kind."""
+        """Assert that the block raises an error of this class; yields a list with the error."""
         found: list[HeadwaterError] = []
         try:
             yield found

@@ -1,4 +1,4 @@
-"""The contract of a sink's target, as tests. Each is a short story of a view, its target, and something that goes wrong."""
+"""The contract of sink targets, as tests. Each test has a view, its target, and a fault."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headwater.testing.sinks.versions_contract import VersionStories
 
 
 class SinkContract(VersionStories):
-    """Subclass it as `class TestMyTarget(SinkContract)`, with `make_target` and what else a test can do to the place:
-    `break_within`, `take_down` and `bring_up`, `back_up` and `put_back`, `tamper`, `lose_stand`, and `refused_row`.
-    """
+    """The tests of a sink target. Subclass it as `class TestMyTarget(SinkContract)`, with `make_target` and the methods
+    that change the external system: `break_within`, `take_down` and `bring_up`, `back_up` and `put_back`, `tamper`,
+    `lose_stand`, and `refused_row`."""
 
     # --- following -------------------------------------------------------------------------------------------------
 
@@ -164,7 +164,8 @@ class SinkContract(VersionStories):
         self.feed.tick([row(1, "b"), row(3)])
         with self.break_within(), self.failing(TargetDownError):
             applier.step()
-        self.feed.tick([row(1), row(2)])  # as it was: only a change that left something behind would show
+        # the same rows as at first: anything that the failed change left behind shows
+        self.feed.tick([row(1), row(2)])
         self.run()
         self.assert_holds()
 
@@ -262,7 +263,7 @@ class SinkContract(VersionStories):
         self.catch_up(applier)
         self.assert_holds()
 
-    # --- away, and elsewhere ---------------------------------------------------------------------------------------
+    # --- outages, backups and rebuilds -----------------------------------------------------------------------------
 
     def test_a_target_that_is_down_for_a_while_catches_up(self) -> None:
         self.feed.tick([row(1)])
@@ -330,7 +331,7 @@ class SinkContract(VersionStories):
         self.assert_holds()
         assert applier.status().levelled == 1
         if self.mode == "upsert":
-            assert self.target.applied[0].upserts.num_rows == 3  # and not the row that is right
+            assert self.target.applied[0].upserts.num_rows == 3  # not the row that is right already
 
     def test_a_target_from_the_future_is_brought_level(self) -> None:
         self.feed.tick([row(1), row(2)])
@@ -347,11 +348,12 @@ class SinkContract(VersionStories):
         for rows in ([row(1), row(2)], [row(1, "b"), row(3)], [row(1, "b"), row(3), row(4)]):
             self.feed.tick(rows)
             self.catch_up(applier)
-        for ticks in (2, 1, 5):  # to the number that the target has seen, to less and to more
+        # to the tick number that the target has reached, to a lower and to a higher one
+        for ticks in (2, 1, 5):
             self.feed.put_back(1)
             for at in range(ticks):
                 self.feed.tick([row(1, "c"), row(2), row(10 * ticks + at)])
-            if ticks == 5:  # a process that has followed the other history goes on, too
+            if ticks == 5:  # a process that has applied the other history continues, too
                 self.catch_up(applier)
             else:
                 applier = self.run()
@@ -387,7 +389,7 @@ class SinkContract(VersionStories):
         found = self.check(applier)
         assert (found.ok, found.tick, found.rows, found.differences) == (True, 1, 2, None)
         self.feed.tick([row(1, "b"), row(3), row(4)])
-        assert self.check(applier).ok  # at its own tick
+        assert self.check(applier).ok  # compared at the target's own tick
         self.catch_up(applier)
         self.feed.forget(2)
         assert self.check(applier).ok
@@ -409,7 +411,7 @@ class SinkContract(VersionStories):
         self.assert_holds()
         assert self.check(applier).ok
 
-    # --- rows that are refused -------------------------------------------------------------------------------------
+    # --- rejected rows ---------------------------------------------------------------------------------------------
 
     def test_a_row_that_is_refused_stops_the_sink_before_it(self) -> None:
         if self.takes_all:
@@ -422,7 +424,7 @@ class SinkContract(VersionStories):
             applier.step()
         assert "refuses a row" in found[0].message
         self.assert_holds([row(1)])
-        if self.mode == "upsert":  # a changelog has the row, and that it went
+        if self.mode == "upsert":  # a changelog has both the row and its deletion
             self.feed.tick([row(1, "b"), row(2)])
             self.catch_up(applier)
             self.assert_holds()

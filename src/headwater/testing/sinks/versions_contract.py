@@ -1,6 +1,6 @@
-"""The contract of a target that another version can be built beside, as tests. They hold for views that only grow too.
+"""The contract of targets that can be rebuilt in a staging version next to the active one, as tests; for growing views too.
 
-Targets that are not `Versioned` pass them: nothing is promised of them.
+Targets that are not `Versioned` pass: they promise nothing here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from headwater.testing.sinks.sink_bench import Row, SinkBench, row
 
 
 class _Recorded:
-    """A target, and the version beside it that was made last."""
+    """A target that records the version it created last."""
 
     made: Target
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        if isinstance(target, Placed):  # found by isinstance, which does not ask __getattr__ in every Python
+        # isinstance looks for this attribute, and does not call __getattr__ in every Python version
+        if isinstance(target, Placed):
             self.place = target.place
         if isinstance(target, Freezing):
             self.frozen = target.frozen
@@ -32,7 +33,7 @@ class _Recorded:
         return getattr(self._target, name)
 
     def versions(self) -> Any:
-        """Its versions, which are noted when one is made."""
+        """Return the target's versions, wrapped so that the last version created is recorded."""
         versions = self._target.versions()  # type: ignore[attr-defined]
         recorded = _Recorded(versions)
         recorded.beside = lambda version: self._note(versions.beside(version))  # type: ignore[attr-defined]
@@ -44,21 +45,22 @@ class _Recorded:
 
 
 class VersionStories(SinkBench):
-    """Part of `SinkContract` and `AppendContract`."""
+    """The tests of versions that `SinkContract` and `AppendContract` share."""
 
     def setup_method(self) -> None:
-        """Called by pytest before each test."""
+        """Prepare a test; called by pytest."""
         super().setup_method()
         self._targets: list[Target] = []
 
     def teardown_method(self) -> None:
-        """Called by pytest after each test."""
+        """Close the targets of a test; called by pytest."""
         for target in self._targets:
             target.close()
         super().teardown_method()
 
     def rebuilding(self, *steps: tuple[Step, object]) -> Rebuilding:
-        """A process that builds a new version; before a step it does what is said, or raises it."""
+        """Return a process that builds a new version; before each step given it calls the action, or raises it if it is
+        an error."""
         actions = dict(steps)
 
         def told(step: Step) -> None:
@@ -74,18 +76,18 @@ class VersionStories(SinkBench):
 
     @property
     def has_versions(self) -> bool:
-        """Whether the kind promises anything here."""
+        """Whether this kind of target has versions."""
         return isinstance(self.make_target(), Versioned)
 
     def version(self, version: Version = "old") -> Target:
-        """A version, prepared."""
+        """Return a version as a prepared target."""
         target: Target = self.target.versions().beside(version)
         self._targets.append(target)
         target.prepare(self.shape)
         return target
 
     def assert_version_holds(self, target: Target, rows: list[Row]) -> None:
-        """A version holds these rows."""
+        """Assert that the rows of a version are as given."""
         whole, self.target.target = self.target.target, target
         try:
             expected, there = self.held(rows), self.there()
@@ -105,7 +107,7 @@ class VersionStories(SinkBench):
         assert rebuilt.old
         self.assert_holds()
         self.feed.tick(second)
-        self.catch_up(applier)  # the process that kept the old one in step goes on with the new one
+        self.catch_up(applier)  # the process that writes to the active version continues with the new one
         self.assert_holds()
         self.assert_version_holds(self.version(), first)
         assert self.check(applier).ok
@@ -147,10 +149,10 @@ class VersionStories(SinkBench):
         self.rebuilding().drop_old()
         with self.break_within(), self.failing(TargetDownError):
             self.rebuilding().build()
-        self.run()  # it may be that all connections were ended
+        self.run()  # the failure may have ended all connections
         self.assert_holds()
         self.feed.tick([*rows, row(30)])
-        self.feed.forget(self.feed.now)  # what was begun is behind the ticks that are kept
+        self.feed.forget(self.feed.now)  # the unfinished version is older than the kept ticks
         self.rebuilding().build()
         assert self.check(self.run()).ok
         self.assert_holds()
