@@ -1,9 +1,9 @@
 """Command line: the `headwater` program.
 
-Ctrl-C while the program is still loading ends it quietly, as it does later.
+Ctrl-C ends the program without a traceback, also while it is still loading.
 
-Called by the console script and `python -m headwater`; imports catalog, connectors, core, deletion, engine,
-execution, lineage, log, queues, serving, sinks, sources, spark, sql, state, verify, views, web, workspace.
+Called by the console script and `python -m headwater`; imports catalog, connectors, core, deletion, engine, execution,
+lineage, log, queues, serving, sinks, sources, spark, sql, state, verify, views, web, workspace.
 
 In import order, bottom to top:
 
@@ -30,8 +30,9 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """The console script."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as behind nohup
+    """Run the `headwater` program; the entry point of the console script."""
+    # not when SIGINT is ignored, as under nohup
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     try:
         from headwater.cli.program import cli
@@ -43,12 +44,13 @@ def main() -> None:
         if end.code == INTERRUPTED:
             sys.stdout.flush()
             sys.stderr.flush()
-            _leave()  # all is closed; a conversation with the JVM that was cut off would have its say at the end
+            # everything is closed; an interrupted call to the JVM would otherwise print an error at exit
+            _leave()
         raise
 
 
 def _leave(*_: Any) -> None:
-    """End at once. An exception could come up anywhere in an import, and become some other error there."""
+    """End the process at once. An exception could be raised anywhere in an import, and be turned into another error there."""
     os._exit(INTERRUPTED)
 
 

@@ -1,4 +1,4 @@
-"""Files that `headwater append` takes, read in chunks of rows that know where in the file they stand."""
+"""Reads the input files of `headwater append` in chunks of rows, each with the rows' places in the file."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _SUFFIXES = {
     ".feather": "arrow",
 }
 _IGNORED = {name for name in HIDDEN if name != "_op"}
-"""Columns that `headwater tail --json` prints and an append cannot give."""
+"""Columns that `headwater tail --json` prints and that cannot be appended."""
 
 
 @dataclass(frozen=True)
 class InputChunk:
-    """Rows, the place of each (line or row number, from 1), and how many bytes of the file are done with them."""
+    """A chunk of rows, the place of each (line or row number, from 1), and the bytes of the file read up to its end."""
 
     rows: Any
     places: range | list[int]
@@ -53,7 +53,7 @@ class InputChunk:
 
 
 def format_of(file: str, given: str | None) -> str:
-    """The format of a file: as given, else by its name; JSON lines for a pipe."""
+    """Return the format of a file: as given, otherwise by its name; JSON lines for a pipe."""
     if given:
         return given
     if file == "-":
@@ -67,15 +67,15 @@ def format_of(file: str, given: str | None) -> str:
 
 
 def size_of(file: str) -> int | None:
-    """The size of a file, for progress; None for a pipe."""
+    """Return the size of a file, for progress; None for a pipe."""
     return Path(file).stat().st_size if file != "-" and Path(file).is_file() else None
 
 
 def read_chunks(
     file: str, kind: str, topic: TopicDefinition, chunk_rows: int, null: str = "", *, live: bool = False
 ) -> Iterator[InputChunk]:
-    """The rows of a file in chunks of `chunk_rows`, the last one smaller; `live` JSON lines of a pipe make a smaller
-    chunk whenever nothing more has come yet, so that a trickle is not held back."""
+    """Yield the rows of a file in chunks of `chunk_rows`, the last one smaller. With `live`, JSON lines of a pipe end a
+    chunk early whenever no more input is available, so that a slow pipe is not delayed."""
     with click.open_file(file, "rb") as source:
         if kind == "json":
             lines = _arriving(source) if live and file == "-" else source
@@ -87,7 +87,7 @@ def read_chunks(
 
 
 def _arriving(source: IO[bytes]) -> Iterator[bytes]:
-    """Lines as they come, and an empty one when there is no more for now."""
+    """Yield lines as they arrive, and an empty line whenever no more input is available."""
     try:
         pipe = source.fileno()
     except (OSError, ValueError):
@@ -194,7 +194,7 @@ def _csv(
 
 
 def _text_lines(source: IO[bytes], topic: TopicDefinition) -> Iterator[str]:
-    """The lines of a UTF-8 file; an error names the line, which a decoder that reads ahead could not."""
+    """Yield the lines of a UTF-8 file. An error names the line, which a decoder that reads ahead could not do."""
     for number, line in enumerate(source, start=1):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")

@@ -1,4 +1,4 @@
-"""What people see while the engine works: Spark coming up, ticks going by, views being compared."""
+"""Shows the work of the engine: Spark starting, ticks, and the comparison of views."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ BAR_WIDTH = 20
 
 
 class SparkStartNotice(Listener):
-    """Says that Spark starts, to someone who sits at a terminal and waits."""
+    """A listener that reports the start of Spark to a user at a terminal."""
 
     @contextmanager
     def starting_spark(self) -> Iterator[None]:
-        """Something that moves on a terminal, nothing for a script."""
+        """Show a spinner on a terminal, nothing in a script."""
         with leaving_at_once(), self._starting():
             yield
 
     def began_late(self, view: str, where: str) -> None:
-        """Always said."""
+        """Print where the view begins, also without a terminal."""
         click.echo(f"view {view} begins at {where}", err=True)
 
     def warned(self, view: str, told: Sequence[str]) -> None:
-        """Always said."""
+        """Print the warnings, also without a terminal."""
         for warning in told:
             click.echo(f"warning: view {view}: {warning}", err=True)
 
@@ -57,7 +57,7 @@ class SparkStartNotice(Listener):
 
 
 class TickProgress(SparkStartNotice):
-    """Shows ticks: as progress towards what the log holds, or as a line so often."""
+    """A listener that shows ticks: as progress towards the end of the log, or as a line at intervals."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -68,7 +68,7 @@ class TickProgress(SparkStartNotice):
         self._advance: Any = None
 
     def ticked(self, report: TickReport, manifest: Manifest) -> None:
-        """Called by the engine's thread when it keeps going, by our own otherwise."""
+        """Record and show a tick. Called by the engine's thread in a continuous run, by the main thread otherwise."""
         with self._guard:
             self._rows += report.rows
             self._last = report, manifest
@@ -85,14 +85,14 @@ class TickProgress(SparkStartNotice):
             self._advance(self._rows, note, self._rows + left)
 
     def _starting(self) -> AbstractContextManager[None]:
-        """Always said: it takes seconds."""
+        """Report the start of Spark also without a terminal, because it takes seconds."""
         if not sys.stderr.isatty():
             click.echo("starting Spark ...", err=True)
         return super()._starting()
 
     @contextmanager
     def as_progress(self, manifest: Manifest | None) -> Iterator[None]:
-        """Within the block ticks are progress towards what the log holds."""
+        """Show ticks within the block as progress towards the end of the log."""
         with progress(
             "bringing views up to date", remaining_rows(self._log, manifest), unit="rows"
         ) as advance:
@@ -105,8 +105,8 @@ class TickProgress(SparkStartNotice):
     def follow(
         self, runner: Runner, asked: threading.Event, outside: Supervisor, standing: Manifest | None = None
     ) -> None:
-        """Show what goes on until the end is asked for, or the engine ends by itself: one table at a terminal, else lines.
-        `standing` is the tick that it began at."""
+        """Show ticks until the user asks to stop, or the engine ends by itself: as a live table on a terminal,
+        otherwise as lines. `standing` is the tick at which the run began."""
         if sys.stderr.isatty():
             with self._guard:
                 self._manifest = self._manifest or standing
@@ -131,7 +131,7 @@ class TickProgress(SparkStartNotice):
             while runner.running:
                 with self._guard:
                     manifest = self._manifest
-                with suppress(HeadwaterError):  # something was dropped just now
+                with suppress(HeadwaterError):  # a topic, view, source or sink was dropped at this moment
                     sources, sinks = outside.sources.facts(), outside.sinks.facts()
                     lines = overview.look(manifest, sources, sinks, clock.steady_ms(), outside.health())
                     line = self._line() or line
@@ -140,7 +140,7 @@ class TickProgress(SparkStartNotice):
                     return
 
     def _line(self) -> str | None:
-        """The newest tick, unless it was told before."""
+        """Return a line about the newest tick; None if it was shown before."""
         with self._guard:
             if self._last is None:
                 return None
@@ -152,18 +152,18 @@ class TickProgress(SparkStartNotice):
 
 
 class _LeftOut:
-    """Tells the rows that were left out since it was made."""
+    """Reports the rows that were left out since its creation."""
 
     def __init__(self, outside: Supervisor) -> None:
         self._outside = outside
         self._begin = self._told = outside.rejected()
 
     def so_far(self) -> list[str]:
-        """All of them, a sentence for each owner."""
+        """Return all rows left out, as a sentence for each owner."""
         return [one.sentence for one in since(self._begin, self._outside.rejected())]
 
     def news(self) -> list[str]:
-        """Those since this was last asked; none where something was dropped just now."""
+        """Return the rows left out since the last call; empty if an object is being dropped at this moment."""
         with suppress(HeadwaterError):
             now = self._outside.rejected()
             before, self._told = self._told, now
@@ -172,7 +172,7 @@ class _LeftOut:
 
 
 class Verifying(SparkStartNotice):
-    """Shows the two halves of `verify`: bytes, then views."""
+    """A listener that shows the two phases of `verify`: bytes, then views."""
 
     def __init__(self) -> None:
         self._compared = 0
@@ -187,15 +187,15 @@ class Verifying(SparkStartNotice):
             yield
 
     def checked(self, done_bytes: int) -> None:
-        """So much of the log was read."""
+        """Report how many bytes of the log were read."""
         self._advance(done_bytes, "")
 
     def _starting(self) -> AbstractContextManager[None]:
-        """The progress says it."""
+        """Show nothing: the progress of the views reports the start of Spark."""
         return nullcontext()
 
     def verifying(self, views: Sequence[str]) -> None:
-        """The bytes are done."""
+        """Begin the second phase, the comparison of views."""
         self._stack.close()
         if views:
             what = f"computing {len(views)} {'view' if len(views) == 1 else 'views'} in batch"
@@ -205,7 +205,7 @@ class Verifying(SparkStartNotice):
             self._advance(0, "starting Spark")
 
     def verified(self, view: str, difference: str | None, *, on_base: bool = False) -> None:
-        """One is compared."""
+        """Count and show a compared view."""
         del difference, on_base
         self._compared += 1
         self._advance(self._compared, view)
@@ -218,7 +218,7 @@ def _backfill(view: str, share: float) -> str:
 
 @contextmanager
 def _moving(what: str) -> Iterator[None]:
-    """Something that moves on a terminal while the block runs; nothing of it stays."""
+    """Show a spinner on the terminal during the block, and remove it at the end."""
     from rich.console import Console
 
     with Console(stderr=True).status(what):
@@ -226,7 +226,7 @@ def _moving(what: str) -> Iterator[None]:
 
 
 def start_spark(views: Views) -> None:
-    """Bring Spark up, and say where its own pages are."""
+    """Start Spark, and print the address of its web pages."""
     address = views.start_spark()
     if address is not None:
         click.echo(f"Spark's own pages: {address}", err=True)
@@ -234,15 +234,15 @@ def start_spark(views: Views) -> None:
 
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """Within the block Ctrl-C ends the process there and then; after it, it does what it did before the block.
+    """Let Ctrl-C end the process at once within the block, and restore the signal's handler after it.
 
-    For the start of Spark, which takes an exception in the middle of it badly. Nothing of a statement is done by then, and
-    the JVM ends when it finds us gone.
+    For the start of Spark, which does not tolerate an exception in between. No statement has been run by then, and the
+    JVM exits when this process has.
     """
 
     def leave(*_: Any) -> None:
-        # written past all buffers: whatever was being printed may hold them
-        # a spinner's line goes, and the cursor that it hid comes back
+        # written directly to the descriptor, because printing in progress may hold the locks of buffers; clears a
+        # spinner's line and shows the cursor again
         clear = "\r\x1b[K\x1b[?25h" if sys.stderr.isatty() else ""
         os.write(2, f"{clear}interrupted\n".encode())
         os._exit(INTERRUPTED)
@@ -261,15 +261,16 @@ def leaving_at_once() -> Iterator[None]:
 
 @contextmanager
 def asked_to_stop(listener: Listener | None = None) -> Iterator[threading.Event]:
-    """Within the block Ctrl-C and SIGTERM ask for an end, which comes after the tick under way; again, and it is now.
+    """Set the returned event on Ctrl-C or SIGTERM within the block, so that the run ends after the current tick. A
+    second Ctrl-C ends the process at once.
 
-    Spark has to be up: `leaving_at_once` has Ctrl-C while it starts.
+    Spark must be running: `leaving_at_once` handles Ctrl-C while it starts.
     """
     asked = threading.Event()
 
     def ask(number: int, *_: Any) -> None:
         if asked.is_set() and number == signal.SIGINT:
-            os._exit(INTERRUPTED)  # nothing of the tick under way is seen by anyone
+            os._exit(INTERRUPTED)  # no part of the current tick is visible to readers
         asked.set()
         if listener is not None:
             listener.enough = True

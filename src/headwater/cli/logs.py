@@ -1,8 +1,8 @@
-"""What commands leave behind of what happened: `logs/headwater.log` in the workspace, a JSON object a line. `headwater run` and
-`headwater serve` tell all of it, the others that they failed.
+"""Log file of commands: `logs/headwater.log` in the workspace, one JSON object per line. `headwater run` and `headwater
+serve` log everything, other commands log failures.
 
-`HEADWATER_LOG` is the level: debug (every tick), info (the default), warning, error, or off. A file of 10 MB is followed by a new one,
-and five old ones are kept. Passwords are taken out of every line.
+`HEADWATER_LOG` is the level: debug (every tick), info (the default), warning, error, or off. The file is rotated at 10
+MB, and five old files are kept. Passwords are removed from every line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEVELS = ("debug", "info", "warning", "error", "off")
 FILE_BYTES_MAX = 10 << 20
 FILES_KEPT = 5
 WHERE = "log: "
-"""How the line begins that says where the log of a failure is."""
+"""Prefix of the line that names the log file of a failure."""
 SAY_IT_ALL = (
     e.UsageError,
     e.SchemaError,
@@ -49,15 +49,15 @@ SAY_IT_ALL = (
     e.NotAWorkspaceError,
     e.WorkspaceMissingError,
 )
-"""Errors in what was asked for, or in where."""
+"""Errors in the user's request, or in the choice of the workspace: their message is complete, and they are not logged."""
 logger = logging.getLogger("headwater.run")
 
 
 class JsonLines(logging.Formatter):
-    """A record as a line of JSON: when, how grave, by whom, what, and the facts it was given."""
+    """Formats a log record as a line of JSON: time, level, logger, process, message, and the record's facts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the record as one line."""
         told: dict[str, Any] = {
             "at": timestamp(from_us(int(record.created * 1e6))),
             "level": record.levelname.lower(),
@@ -72,8 +72,9 @@ class JsonLines(logging.Formatter):
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it, without passwords."""
-    from headwater.catalog.connectors import without_password  # `headwater --help` loads nothing heavy
+    """Return a value as JSON types, without passwords."""
+    # imported here, because `headwater --help` imports nothing heavy
+    from headwater.catalog.connectors import without_password
 
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
@@ -83,20 +84,22 @@ def _plain(value: Any) -> Any:
 
 
 def file_of(workspace: Path) -> Path:
-    """Where the log of a workspace is."""
+    """Return the path of a workspace's log file."""
     return workspace / "logs" / "headwater.log"
 
 
 @contextmanager
 def logged(workspace: Path | None, what: str) -> Iterator[None]:
-    """Within the block what happens is logged, with its beginning, its end, and the error that ends it, which then says where."""
+    """Log the events within the block, with its beginning, its end, and an error that ends it; the error gets the log's
+    path as a note."""
     wanted = _level()
     handler = None if workspace is None or wanted == "off" else _handler(file_of(workspace))
     if handler is None:
         yield
         return
     handler.setLevel(wanted.upper())
-    plain = logging.StreamHandler(sys.stderr)  # what came to stderr by itself while there was no handler
+    # replaces the default output of warnings to stderr, which the new handler suppresses
+    plain = logging.StreamHandler(sys.stderr)
     plain.setLevel(logging.WARNING)
     plain.addFilter(lambda record: record.name == "headwater")
     parent = logging.getLogger("headwater")
@@ -108,7 +111,7 @@ def logged(workspace: Path | None, what: str) -> Iterator[None]:
         logger.info("%s begins", what)
         try:
             yield
-        except click.exceptions.Exit as end:  # whatever it is, it has been said
+        except click.exceptions.Exit as end:  # the reason of the exit was already printed
             logger.log(
                 logging.ERROR if end.exit_code else logging.INFO,
                 "%s ends with status %d",
@@ -130,7 +133,8 @@ def logged(workspace: Path | None, what: str) -> Iterator[None]:
 
 @contextmanager
 def failure_logged(workspace: Path, what: str) -> Iterator[None]:
-    """An error that ends the block is logged, unless it was already, and says where; one that says all there is to say is not."""
+    """Log an error that ends the block, unless it is logged already, and add the log's path to it. Errors of
+    `SAY_IT_ALL` are not logged."""
     try:
         yield
     except (*SAY_IT_ALL, click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -145,7 +149,7 @@ def failure_logged(workspace: Path, what: str) -> Iterator[None]:
 def log_failure(
     workspace: Path | None, message: str, facts: Mapping[str, Any], error: Exception | None = None
 ) -> Path | None:
-    """Write one line, beside whoever else writes; where it is, or None if there is no log."""
+    """Append one line to the log, which processes share. Returns the path of the log, or None if there is no log."""
     if workspace is None or _level() == "off" or (handler := _handler(file_of(workspace))) is None:
         return None
     trace = None if error is None else (type(error), error, error.__traceback__)
@@ -157,7 +161,7 @@ def log_failure(
 
 
 def say_where(workspace: Path | None) -> None:
-    """Say where the log of a failure is, if there is one."""
+    """Print the path of the log, if there is one."""
     if workspace is not None and _level() != "off" and file_of(workspace).exists():
         click.echo(f"{WHERE}{file_of(workspace).absolute()}", err=True)
 
@@ -174,7 +178,7 @@ def _facts(error: Exception) -> dict[str, Any]:
 
 
 def _handler(file: Path) -> RotatingFileHandler | None:
-    """None where nothing can be written: no reason not to run."""
+    """Return a handler for the log file; None if it cannot be written, which must not stop the command."""
     try:
         file.parent.mkdir(exist_ok=True)
         handler = RotatingFileHandler(file, maxBytes=FILE_BYTES_MAX, backupCount=FILES_KEPT, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What commands print: tables that fit the terminal, JSON, errors as a sentence, a detail and a hint, and progress.
+"""Output of commands: tables that fit the terminal, JSON, errors as message, detail and hint, and progress.
 
 Results go to stdout; errors and progress go to stderr.
 """
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from headwater.core.errors import HeadwaterError
 
 INPUT_FORMATS = ("json", "csv", "tsv", "parquet", "arrow")
-"""What `headwater append` reads."""
+"""Formats that `headwater append` reads."""
 PLAIN_LINE_SECONDS = 5.0
-"""Without a terminal, progress is a line so often."""
+"""Seconds between lines of progress without a terminal."""
 
 
 def print_json(value: Any) -> None:
-    """One JSON value, indented for a terminal and on one line elsewhere."""
+    """Print one JSON value, indented on a terminal, otherwise on one line."""
     click.echo(json.dumps(plain(value), indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Return a value as JSON types."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, dict):
@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 
 
 def print_listing(rows: Iterable[Mapping[str, Any]], *, as_json: bool, empty: str) -> None:
-    """Rows as JSON or as a table; `empty` is the sentence for none."""
+    """Print rows as JSON or as a table; `empty` is printed instead of an empty table."""
     listed = list(rows)
     if as_json:
         print_json(listed)
@@ -57,7 +57,7 @@ def print_listing(rows: Iterable[Mapping[str, Any]], *, as_json: bool, empty: st
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A table that fits the terminal; elsewhere it is as wide as it needs to be."""
+    """Print a table that fits the terminal; without a terminal it is as wide as needed."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -75,7 +75,7 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def cell(value: Any) -> str:
-    """A value in a table."""
+    """Return the text of a value in a table."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -90,7 +90,7 @@ def cell(value: Any) -> str:
 
 
 def shown_bytes(size: int) -> str:
-    """A size for people."""
+    """Return a size formatted for people."""
     amount = float(size)
     for unit in ("B", "KB", "MB", "GB"):
         if amount < 1024:
@@ -100,7 +100,7 @@ def shown_bytes(size: int) -> str:
 
 
 def print_error(error: HeadwaterError) -> None:
-    """An error as people read it."""
+    """Print an error to stderr: message, detail, hint and notes."""
     click.echo(f"error: {error.message}", err=True)
     if error.detail:
         click.echo(f"detail: {error.detail}", err=True)
@@ -111,16 +111,16 @@ def print_error(error: HeadwaterError) -> None:
 
 
 class ReportAdvance(Protocol):
-    """Says how much is done, with a word on it; `total` if that is another than it was."""
+    """Reports progress: the amount done and a note; `total` if it has changed."""
 
     def __call__(self, done: int, note: str, total: int | None = None) -> None:
-        """Show it."""
+        """Show the progress."""
         ...
 
 
 @contextmanager
 def progress(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[ReportAdvance]:
-    """Show progress while the block runs; call what it gives with what is done so far."""
+    """Show progress while the block runs; call the yielded function with the amount done so far."""
     if sys.stderr.isatty():
         with _bar(what, total, unit) as advance:
             yield advance
@@ -140,7 +140,7 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[ReportAdvance]:
         if unit == "bytes"
         else TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),  # last: what a narrow terminal cuts off
+        TextColumn("{task.fields[note]}", markup=False),  # last: a narrow terminal cuts off the end
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total, note="")

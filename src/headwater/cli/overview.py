@@ -1,4 +1,4 @@
-"""The one table that `headwater run` shows at a terminal: topics, views and followers, with how fast and how far behind."""
+"""The live table of `headwater run` at a terminal: sources, topics, views and sinks, with their rates and lags."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BAD = ("stopped", "failed", "retrying", "behind", "upstream stopped")
 
 @dataclass(frozen=True)
 class Line:
-    """A topic, a source, a view or a follower; None where a figure does not apply, or is not known yet."""
+    """A row of the table: a topic, source, view or sink. Numbers that do not apply, or are not available yet, are None."""
 
     kind: str
     name: str
@@ -34,7 +34,7 @@ class Line:
 
 
 class Overview:
-    """Figures from one look to the next, of which rates are made."""
+    """Computes the rows of the table, with rates since the previous call."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -49,14 +49,15 @@ class Overview:
         now_ms: float,
         health: Health | None = None,
     ) -> list[Line]:
-        """What there is now: facts of sources and sinks are those that their runners report. What is unhealthy is shown as that."""
+        """Return the rows of the table. `sources` and `sinks` are the facts that their runners report; unhealthy states
+        replace them."""
         counts: dict[tuple[str, str], int] = {}
         lines = []
         for name, facts in sorted(sources.items()):
             counts["source", name] = int(facts.get("rows") or 0)
             lines.append(Line("source", name, "captured" if facts.get("up", True) else "failed"))
         for name in sorted(self._log.topics()):
-            if not name.startswith("_"):  # the workspace's own
+            if not name.startswith("_"):  # topics of the workspace's own
                 counts["topic", name] = sum(info.end for info in self._log.partitions(name).values())
                 lines.append(Line("topic", name, ""))
         for view in standings(self._log, manifest):
@@ -85,7 +86,7 @@ class Overview:
     ) -> float | None:
         if not seconds or place not in self._before:
             return None
-        return max(0, counts[place] - self._before[place]) / seconds  # a count begins anew with its thread
+        return max(0, counts[place] - self._before[place]) / seconds  # counts restart at 0 with their thread
 
 
 def _state(line: Line, health: Health | None) -> str:
@@ -95,7 +96,7 @@ def _state(line: Line, health: Health | None) -> str:
 
 
 def drawn(lines: list[Line], below: str) -> RenderableType:
-    """The table, with a line below it."""
+    """Return the table, with lines below it."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -1,7 +1,7 @@
-"""The program `headwater`: its options, its commands, and what its exit status means.
+"""The program `headwater`: global options, commands and exit status.
 
-0 is fine, 1 is failed or something was found wrong, 2 is wrong usage, 130 is interrupted. Nothing heavy is imported
-before a command needs it.
+0 is success, 1 is a failure or a finding, 2 is wrong usage, 130 is interrupted. Heavy modules are imported only by the
+commands that need them.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ COMPLETION_VARIABLE = "_HEADWATER_COMPLETE"
 
 
 class Program(click.Group):
-    """A group in which errors are sentences and a closed pipe is no error."""
+    """A command group that prints errors as sentences, and treats a closed pipe as success."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Ctrl-C is an exception within it, so that what is open is closed; whoever is in the middle of a
-        conversation with the JVM then has nothing to say about it."""
+        """Run the command. Ctrl-C raises an exception in it, so that open resources are closed; logging is disabled
+        then, because calls to the JVM in progress would log errors."""
         if threading.current_thread() is not threading.main_thread():
             return self._run(ctx)
         before = signal.getsignal(signal.SIGINT)
@@ -76,12 +76,12 @@ class Program(click.Group):
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            # Whoever read our output has seen enough; keep the interpreter from complaining at exit.
+            # The reader of our output closed the pipe; keep the interpreter from complaining at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order in which they were added, which is that of a first day with Headwater."""
+        """Return the commands in the order in which they were added, in which a new user needs them."""
         return list(self.commands)
 
 
@@ -106,9 +106,9 @@ def _interrupt(*_: Any) -> NoReturn:
 @click.version_option(__version__, prog_name="headwater", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context, workspace: str | None, functions: str | None) -> None:
-    """A durable, typed, partitioned log in a folder, and SQL views that follow it.
+    """A durable, typed, partitioned log in a folder, and SQL views that are maintained incrementally.
 
-    Exit status: 0 fine, 1 failed or something was found wrong, 2 wrong usage, 130 interrupted by Ctrl-C.
+    Exit status: 0 success, 1 failure or a finding, 2 wrong usage, 130 interrupted by Ctrl-C.
     """
     context.obj = CommandSession(workspace, functions)
 

@@ -1,7 +1,7 @@
-"""A user's own project, as `headwater init --project` starts it: a pipeline in SQL, what it needs to know, and how to go on.
+"""The project that `headwater init --project` creates: a pipeline in SQL, its configuration, and a README.
 
-The shape is that of the demo's shop: statements in `pipeline.sql`, secrets in `.env` (never in the statements), the workspace
-in a folder beside them.
+The layout is that of the demo's shop: statements in `pipeline.sql`, secrets in `.env` (never in the statements), the
+workspace in a folder next to them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ headwater verify                            # compares every view with Spark's o
 
 
 def make_project(folder: Path) -> list[str]:
-    """Write the files of a project into a folder; their names. Nothing that is there is replaced."""
+    """Write the files of a project into a folder, and return their names. No existing file is replaced."""
     files = {
         "pipeline.sql": _PIPELINE,
         ".env.example": _ENVIRONMENT,

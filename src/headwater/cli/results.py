@@ -1,4 +1,4 @@
-"""Results of statements as people read them: rows in columns, facts as lines. Values are shown whole, as they are."""
+"""Prints results of statements for people: rows in columns, facts as lines. Values are printed whole."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TERMINAL_ROWS_MAX = 1_000
-"""Rows that a terminal is shown; a pipe and --json get all."""
+"""Maximum number of rows printed on a terminal; a pipe and --json get all."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def print_rows(table: pa.Table, *, as_json: bool) -> None:
-    """The answer to a query."""
+    """Print the result of a query."""
     if as_json:
         from headwater.core.json_csv import distinct
 
@@ -40,7 +40,8 @@ def print_rows(table: pa.Table, *, as_json: bool) -> None:
 
 
 def print_result(kind: str, table: pa.Table | None, *, as_json: bool, done: str = "done") -> None:
-    """The result of a statement of a kind, by the names of `headwater.sql.statements`; `done` if it has none."""
+    """Print the result of a statement; `kind` is its name in `headwater.sql.statements`. `done` is printed if it has no
+    result."""
     if table is None:
         if as_json:
             print_json({"ok": True})
@@ -55,7 +56,7 @@ def print_result(kind: str, table: pa.Table | None, *, as_json: bool, done: str 
 
 
 def print_facts(table: pa.Table, *, as_json: bool) -> None:
-    """The answer to EXPLAIN: a line per fact, then those that have several lines, each as a block."""
+    """Print the result of EXPLAIN: a line per fact, then the facts of several lines, each as a block."""
     facts = dict(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
     if as_json:
         print_json([{"property": name, "value": value} for name, value in facts.items()])
@@ -72,7 +73,7 @@ def print_facts(table: pa.Table, *, as_json: bool) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value of a result, whole."""
+    """Return the whole text of a value in a result."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -83,7 +84,7 @@ def shown(value: Any) -> str:
 
 
 def _values(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows, of values that JSON has."""
+    """Return the rows, with values as JSON types."""
     from headwater.core.json_csv import json_encoder
 
     columns = []
@@ -101,7 +102,7 @@ def _numeric(table: pa.Table) -> list[bool]:
 
 
 def _print_fitting(table: pa.Table) -> None:
-    """For a terminal: what is too wide is folded, nothing is cut."""
+    """Print a table to a terminal: wide values are folded, none is cut."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -115,7 +116,7 @@ def _print_fitting(table: pa.Table) -> None:
 
 
 def _print_aligned(table: pa.Table) -> None:
-    """For a pipe: a line per row, as wide as it needs to be."""
+    """Print a table to a pipe: a line per row, as wide as needed."""
     rows = [[shown(v).replace("\n", "\\n").replace("\t", "\\t") for v in row] for row in _values(table)]
     lines = [list(table.column_names), *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -129,5 +130,5 @@ def _print_aligned(table: pa.Table) -> None:
 
 
 def _printable(text: str) -> str:
-    """Text that cannot drive a terminal."""
+    """Return a text without control characters, which could manipulate the terminal."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

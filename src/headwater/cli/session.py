@@ -1,4 +1,4 @@
-"""Which workspace a command works on, opened when the command needs it and closed when the command ends."""
+"""The workspace of a command, opened when the command needs it and closed when the command ends."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ FUNCTIONS_VARIABLE = "HEADWATER_FUNCTIONS"
 
 @dataclass
 class CommandSession:
-    """What the options before the command said."""
+    """The global options, given before the command."""
 
     workspace: str | None = None
     functions: str | None = None
 
     @property
     def path(self) -> str:
-        """The workspace's folder: the option, else the environment, else where we are."""
+        """The workspace's folder: from the option, the environment, or the current folder."""
         return self.workspace or os.environ.get(VARIABLE) or "."
 
     @property
     def chosen(self) -> bool:
-        """Whether someone said which workspace is meant."""
+        """Whether the user has named a workspace."""
         return bool(self.workspace or os.environ.get(VARIABLE))
 
     @contextmanager
     def open(self, *, keep_ticks: int | None = None) -> Iterator[Workspace]:
-        """The workspace; an error with the way out if there is none. What fails within the block is in its log."""
+        """Open the workspace; the error for a missing one has a hint. A failure within the block is logged in the
+        workspace."""
         context = click.get_current_context(silent=True)
         what = "" if context is None else context.command_path.partition(" ")[2]
         with failure_logged(Path(self.path), what):
@@ -74,7 +75,7 @@ class CommandSession:
 
 
 def _declare(module: str, workspace: Workspace) -> None:
-    """Have the user's functions declared by their own code, found from where we are."""
+    """Call the user's `declare(ws)`, in a module that is searched from the current folder."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -89,7 +90,7 @@ def _declare(module: str, workspace: Workspace) -> None:
 
 
 def _about_view(error: hw.TopicNotFoundError, workspace: Workspace) -> hw.TopicNotFoundError:
-    """The error; where a view has the name and nothing was said of that, with how to read it."""
+    """Return the error; if a view has the topic's name, with a hint how to read it."""
     name = str(error.facts.get("topic"))
     if name not in workspace.log.entries("view") or (error.hint or "").startswith(f"{name} is a view"):
         return error
@@ -98,12 +99,12 @@ def _about_view(error: hw.TopicNotFoundError, workspace: Workspace) -> hw.TopicN
 
 
 def views_of(workspace: Workspace) -> Views:
-    """The views behind a workspace, for what only the command line asks of them."""
+    """Return the views of a workspace, for operations that only the command line has."""
     return workspace._views
 
 
 def outside_of(workspace: Workspace) -> Supervisor:
-    """The sources and sinks behind a workspace."""
+    """Return the supervisor of a workspace's sources and sinks."""
     return workspace._outside
 
 
@@ -111,7 +112,7 @@ pass_session = click.make_pass_decorator(CommandSession, ensure=True)
 
 
 def complete_topic(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Topic names for the shell; none if the workspace cannot be read."""
+    """Return topic names for shell completion; none if the workspace cannot be read."""
     session = context.find_object(CommandSession) or CommandSession(
         (context.parent and context.parent.params.get("workspace")) or None
     )
@@ -123,7 +124,7 @@ def complete_topic(context: click.Context, parameter: click.Parameter, incomplet
 
 
 def complete_view(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """View names for the shell; none if the workspace cannot be read."""
+    """Return view names for shell completion; none if the workspace cannot be read."""
     session = context.find_object(CommandSession) or CommandSession(
         (context.parent and context.parent.params.get("workspace")) or None
     )
@@ -135,7 +136,7 @@ def complete_view(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_sink(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Sink names for the shell; none if the workspace cannot be read."""
+    """Return sink names for shell completion; none if the workspace cannot be read."""
     session = context.find_object(CommandSession) or CommandSession(
         (context.parent and context.parent.params.get("workspace")) or None
     )
@@ -147,7 +148,7 @@ def complete_sink(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_built(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of views and sinks for the shell; none if the workspace cannot be read."""
+    """Return names of views and sinks for shell completion; none if the workspace cannot be read."""
     session = context.find_object(CommandSession) or CommandSession(
         (context.parent and context.parent.params.get("workspace")) or None
     )
@@ -160,7 +161,7 @@ def complete_built(context: click.Context, parameter: click.Parameter, incomplet
 
 
 def topic_argument(function: Callable[..., None]) -> Callable[..., None]:
-    """The TOPIC argument, completed by the shell."""
+    """Add the TOPIC argument, with shell completion."""
     return click.argument("topic", shell_complete=complete_topic)(function)
 
 

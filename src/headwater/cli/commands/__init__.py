@@ -1,7 +1,7 @@
-"""Commands of the command line, one module for each or for a few that belong together.
+"""Commands of the command line, one module for each command or small group of commands.
 
-Called by cli.program; imports catalog, connectors, core, deletion, engine, execution, lineage, log, queues,
-serving, sinks, sources, spark, sql, state, verify, views, web, workspace, modules of cli.
+Called by cli.program; imports catalog, connectors, core, deletion, engine, execution, lineage, log, queues, serving,
+sinks, sources, spark, sql, state, verify, views, web, workspace, modules of cli.
 
 In import order, bottom to top:
 

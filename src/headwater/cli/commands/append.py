@@ -31,17 +31,18 @@ CHUNK_ROWS = 10_000
 
 
 class _Interrupts:
-    """Ctrl-C waits for the append it falls into, so that what is in the topic is known; a second one does not."""
+    """Delays Ctrl-C until the append in progress is over, so that its outcome is certain; a second Ctrl-C interrupts at
+    once."""
 
     def __init__(self) -> None:
         self._whole = self._asked = False
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Within the block Ctrl-C is handled here."""
+        """Handle Ctrl-C here within the block."""
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
-            yield  # signals come to the main thread alone, and not when a shell runs it in the background
+            yield  # only the main thread gets signals; a shell's background job ignores SIGINT
             return
         signal.signal(signal.SIGINT, self._handle)
         try:
@@ -50,11 +51,11 @@ class _Interrupts:
             signal.signal(signal.SIGINT, before)
 
     def begin(self) -> None:
-        """From here on nothing is to be interrupted."""
+        """Delay interrupts from here on."""
         self._whole = True
 
     def end(self) -> None:
-        """From here on it may; KeyboardInterrupt if it was asked for meanwhile."""
+        """Allow interrupts again; KeyboardInterrupt if one was delayed."""
         self._whole = False
         if self._asked:
             raise KeyboardInterrupt
@@ -66,7 +67,7 @@ class _Interrupts:
 
 
 class _Load:
-    """One run of the command: what is done so far."""
+    """The state of one run of the command: rows and appends so far."""
 
     def __init__(self, topic: Topic, producer: str | None, advance: ReportAdvance) -> None:
         self.topic = topic
@@ -80,11 +81,11 @@ class _Load:
 
     @property
     def done(self) -> int:
-        """Rows of the file that are in the topic, by this run or an earlier one."""
+        """Number of rows of the file that are in the topic, appended by this run or an earlier one."""
         return self.rows + self.skipped
 
     def run(self, chunks: Iterator[InputChunk], *, atomic: bool) -> None:
-        """Append all; an error, also of reading the file, says what is in the topic by then."""
+        """Append all chunks; the detail of an error, also one of reading the file, is what the topic contains by then."""
         try:
             with self._interrupts.caught():
                 if atomic:
@@ -95,7 +96,7 @@ class _Load:
             raise self._told(error) from None
 
     def _by_chunk(self, chunks: Iterator[InputChunk]) -> None:
-        """One append per chunk; under a producer's name, chunks that are there already are passed over."""
+        """Append chunk by chunk; with a producer, chunks that an earlier run appended are skipped."""
         for sequence, chunk in enumerate(chunks, start=1):
             self._interrupts.begin()
             try:
@@ -120,7 +121,7 @@ class _Load:
         self._count(receipt, len(chunk), f"chunk {sequence}")
 
     def _atomically(self, chunks: Iterator[InputChunk]) -> None:
-        """All chunks in one append."""
+        """Append the whole file in one commit."""
         given = _Given()
         sequence = None if self.producer is None else 1
         try:
@@ -134,7 +135,7 @@ class _Load:
         self._interrupts.end()
 
     def _rows(self, chunks: Iterator[InputChunk], given: _Given) -> Iterator[Any]:
-        """Batches, converted here so that an error names a place in the file."""
+        """Yield batches, conformed here so that an error names a place in the file."""
         from headwater.catalog.conform import conform
 
         for chunk in chunks:
@@ -154,7 +155,7 @@ class _Load:
         )
 
     def _count(self, receipt: Receipt, rows: int, what: str) -> None:
-        """Count an append as done now or, if the receipt is an earlier one, as there already."""
+        """Count rows as appended, or as skipped if their receipt is that of an earlier run."""
         if self.producer is not None and receipt.rows != rows:
             raise self._other_rows(what, f"it wrote {receipt.rows:,} rows, this {what} has {rows:,}")
         parts = receipt.positions.get(self.topic.name, {})
@@ -165,7 +166,7 @@ class _Load:
             self.appends += 1
 
     def _told(self, error: HeadwaterError) -> HeadwaterError:
-        """The error with the topic, and with what is in it in place of what one append has written."""
+        """Return the error with the topic's name, and with what the topic contains instead of what one append wrote."""
         message, name = error.message, self.topic.name
         if repr(name) not in message:
             message = f"{message} (appending to topic {name!r})"
@@ -186,13 +187,13 @@ class _Load:
 
 
 class _Given:
-    """How many rows a file has given so far."""
+    """The number of rows read from a file so far."""
 
     rows = 0
 
 
 def _placed(error: BadRowError, chunk: InputChunk) -> BadRowError:
-    """The error with the place in the file in place of the row's number in its chunk."""
+    """Return the error with the row's place in the file instead of its number in the chunk."""
     row: int = error.facts.get("row", 0)
     message = error.message.replace(f"row {row} ", f"{chunk.place_name} {chunk.places[row]} ", 1)
     return BadRowError(message, detail=error.detail, hint=error.hint, **error.facts)
@@ -218,11 +219,11 @@ def _placed(error: BadRowError, chunk: InputChunk) -> BadRowError:
 def append(session: CommandSession, /, topic: str, file: str, **options: Any) -> None:
     """Append the rows of FILE ("-" for a pipe) to TOPIC.
 
-    JSON lines, CSV, TSV, Parquet or Arrow. In JSON and CSV, timestamps and dates are ISO text, binary is base64,
-    and nested values are JSON.
+    JSON lines, CSV, TSV, Parquet or Arrow. In JSON and CSV, timestamps and dates are ISO text, binary is base64, and
+    nested values are JSON.
 
-    With --producer the chunks are numbered, and one that was written under that name before is passed over: run the
-    same command again after a crash. Use one name per file. Ctrl-C ends after the chunk at hand, says how many rows
+    With --producer the chunks are numbered, and a chunk that was already written under that name is skipped: run the
+    same command again after a crash. Use one name per file. Ctrl-C ends after the current chunk, prints how many rows
     are in the topic, and gives exit status 130.
     """
     from headwater.cli.inputs import format_of, read_chunks, size_of

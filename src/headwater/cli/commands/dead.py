@@ -1,4 +1,4 @@
-"""`headwater dead`: the rows that sources, views, sinks and queues have refused, and what is to be done about each."""
+"""`headwater dead`: the rows that sources, views, sinks and queues rejected, and the actions on them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 NONE_DEAD = "no dead letters"
 NONE_OPEN = "no dead letters wait for anybody; --all shows what was done about earlier ones"
 _SHOWN = 100
-"""Characters of an error and of a row that a listing shows where there is no terminal; `show` and --json have all of it."""
+"""Characters of an error and of a row in a listing without a terminal; `show` and --json print all of them."""
 _LEFT_MAX = 10
-"""So many letters that are left are named."""
+"""Number of remaining letters that `replay` names."""
 _BETWEEN, _LEAST = 3, 12
-"""Characters between the columns on a terminal, and of an error and a row at least."""
+"""Characters between columns on a terminal, and minimum width of an error and a row."""
 
 
 def _complete_owner(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Sources, views, sinks and queues for the shell; none if the workspace cannot be read."""
+    """Return names of sources, views, sinks and queues for shell completion; none if the workspace cannot be read."""
     session = context.find_object(CommandSession) or CommandSession(
         context.find_root().params.get("workspace")
     )
@@ -71,11 +71,12 @@ def _which(function: Callable[..., None]) -> Callable[..., None]:
 @json_option
 @click.pass_context
 def dead(context: click.Context, as_json: bool) -> None:
-    """Count the rows that sources, views, sinks and queues have refused; with a command, deal with them.
+    """Count the rows that sources, views, sinks and queues rejected; subcommands list, edit, drop and replay them.
 
-    A source, view or sink with on_error = 'divert' puts the rows aside that it cannot take, and goes on; a queue does so with messages that
-    were delivered too often. Each is a dead letter, with a name such as revenue/orders-0-17. What you do about one is kept for good, with your name, in the topic _dead.
-    Rows that came too late for a view (late), and rows that were left out and are not kept (lost), are counted too; `headwater late` shows the former.
+    A source, view or sink with on_error = 'divert' sets rejected rows aside and continues; a queue does so with
+    messages that were delivered too often. Each of these is a dead letter, with a name such as revenue/orders-0-17.
+    Every action on a dead letter is recorded with your name in the topic _dead. Rows that were late for a view (late),
+    and rows that were left out and not kept (lost), are counted too; `headwater late` shows late rows.
     """
     if context.invoked_subcommand is not None:
         return
@@ -93,8 +94,8 @@ def dead(context: click.Context, as_json: bool) -> None:
 def _counts(
     found: Mapping[tuple[str, str], Mapping[str, int]], others: Sequence[RejectedRows]
 ) -> list[dict[str, Any]]:
-    """A row for each owner: its letters by state, and the rows that it left out and that are no letters. `late` are kept in
-    `<view>.late`; `lost` are not kept. Both columns are there only if there are such rows."""
+    """Return a row for each owner: its dead letters by state, and other rows that it left out. `late` rows are kept in
+    `<view>.late`, `lost` rows are not kept; these two columns exist only if there are such rows."""
     from headwater.connectors.dead_letter_store.letter_store import STATES
 
     late, lost = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -119,7 +120,7 @@ def _counts(
 def list_letters(
     session: CommandSession, of: str | None, everything: bool, limit: int | None, as_json: bool
 ) -> None:
-    """List the letters that wait for somebody, the newest first: all, or those of the source, view, sink or queue OF."""
+    """List the open dead letters, the newest first: all, or those of the source, view, sink or queue OF."""
     from headwater.connectors.dead_letters.dead_letters import table_of
 
     with session.open() as ws:
@@ -140,7 +141,7 @@ def list_letters(
 @json_option
 @pass_session
 def show(session: CommandSession, letter: str, as_json: bool) -> None:
-    """Show one LETTER: the row, why it was refused, and who did what about it."""
+    """Show one LETTER: the row, the reason for its rejection, and the actions on it."""
     with session.open() as ws:
         one = ws.dead().show(letter)
     if as_json:
@@ -176,7 +177,7 @@ def edit(
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Give the row of LETTER other values, to be replayed. The row as it was is kept.
+    """Change values of the row of LETTER, to be replayed. The original row is kept.
 
     For example: headwater dead edit revenue/orders-0-17 --set amount=5 --reason "a typo"
     """
@@ -206,7 +207,7 @@ def drop(
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Leave rows out for good: they are listed no more, and counted as dropped."""
+    """Drop dead letters for good: they are no longer listed, and are counted as dropped."""
     with session.open() as ws:
         dropped = ws.dead().drop(list(letters) or None, of=owner, by=by, reason=reason)
     if as_json:
@@ -234,9 +235,9 @@ def replay(
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Give rows back to whoever refused them, after a fix: as they were edited, or once the target takes them.
+    """Replay rows to the source, view, sink or queue that rejected them: after an edit, or after a fix of the target.
 
-    A row is taken once, however often you ask. Exit status 1 if one of them is still refused.
+    A row is applied once, however often you replay it. Exit status 1 if some row is still rejected.
     """
     with session.open() as ws:
         done = ws.dead().replay(list(letters) or None, of=owner, by=by, reason=reason, force=force)
@@ -264,7 +265,8 @@ def _counted(number: int) -> str:
 
 
 def _fitting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Letters for people. On a terminal each is a line, with names whole and the rest as long as fits: `show` has all."""
+    """Return dead letters formatted for people. On a terminal each is one line, with names whole and texts cut to the
+    width."""
     if not sys.stdout.isatty():
         acted = any(row["who"] for row in rows)
         return [
@@ -378,7 +380,7 @@ def _from_text(name: str, text: str, columns: pa.Schema) -> Any:
     from headwater.core.json_csv import text_decoder
 
     if name not in columns.names:
-        return text  # which is refused with the names that there are
+        return text  # `edit` rejects the column, with the names of those that exist
     return _decoded(name, text, text_decoder(columns.field(name).type), columns)
 
 

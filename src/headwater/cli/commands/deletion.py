@@ -1,4 +1,4 @@
-"""`headwater forget`, `excise`, `deletions` and `rotate-keys`: what is deleted, and what has become of it."""
+"""`headwater forget`, `excise`, `deletions` and `rotate-keys`: deletions, their progress, and the keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _noted(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say who deletes and why, and whether to ask first."""
+    """Add the options for the person and reason of a deletion, and for confirmation."""
     yes = click.option("--yes", is_flag=True, help="Do not ask at a terminal whether it is meant.")
     reason = click.option("--reason", metavar="TEXT", help="Why; it is kept with the record of it.")
     by = click.option("--by", metavar="NAME", help="Who; else the user of the operating system.")
@@ -34,8 +34,8 @@ def forget(
 ) -> None:
     """Forget SUBJECT: destroy the key to every value that is PRIVATE BY it.
 
-    Such values cannot be read any more when this returns, by nobody and for good. Views, and what follows them, lose them with the
-    next tick. The report says what has become of every place that held some.
+    Nobody can read these values once this command returns. Views, and the sinks on them, lose the values with the next
+    tick. The report lists every place that contained such values, with its progress.
     """
     with session.open() as ws:
         _ask(f"Destroy the key to everything private of {subject!r}?", yes)
@@ -58,9 +58,10 @@ def excise(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove the records of TOPIC that a condition finds, from the log itself.
+    """Remove the records of TOPIC that match a condition, from the log itself.
 
-    Their offsets stay gaps that readers skip. Views, and what follows them, are as if they had never been there from the next tick on.
+    Their offsets stay gaps that readers skip. From the next tick on, views, and the sinks on them, are as if these
+    records had never existed.
     """
     with session.open() as ws:
         _ask(f"Remove the records of {topic} where {where}, for good?", yes)
@@ -73,7 +74,8 @@ def excise(
 @json_option
 @pass_session
 def deletions(session: CommandSession, name: str | None, as_json: bool) -> None:
-    """List what was forgotten and excised; with NAME, the places that it is followed to."""
+    """List deletions: subjects that were forgotten and records that were excised; with NAME, the progress of one in
+    every place."""
     from headwater.core.errors import UsageError
 
     with session.open() as ws:
@@ -91,7 +93,7 @@ def deletions(session: CommandSession, name: str | None, as_json: bool) -> None:
 @json_option
 @pass_session
 def rotate_keys(session: CommandSession, as_json: bool) -> None:
-    """Wrap the keys to private columns by a new master key, and destroy the one before."""
+    """Wrap the keys to private columns with a new master key, and destroy the old one."""
     with session.open() as ws:
         keys = ws.rotate_keys()
     if as_json:

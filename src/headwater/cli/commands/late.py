@@ -1,4 +1,4 @@
-"""`headwater late`: the rows that came too late for views, and giving them back."""
+"""`headwater late`: lists the rows that were late for views, and replays them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ NONE_LATE = "no late rows"
 
 
 class _Late(click.Group):
-    """A group in which any word that is no command is a view's name."""
+    """A command group that takes any word other than a subcommand as the name of a view."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that a word stands for, and what is left for it."""
+        """Return the subcommand of a word, or `show` for a view's name, and the remaining arguments."""
         if args[0] in self.commands:
             return super().resolve_command(ctx, args)
         return args[0], show, args
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands, options and views."""
+        """Return completions: subcommands, options and views."""
         names = complete_view(ctx, self.params[0], incomplete)
         return [*super().shell_complete(ctx, incomplete), *map(CompletionItem, names)]
 
@@ -45,11 +45,10 @@ class _Late(click.Group):
 @json_option
 @click.pass_context
 def late(context: click.Context, as_json: bool) -> None:
-    """List the views for which rows came too late; with VIEW show those rows.
+    """List the views with late rows; with VIEW show these rows.
 
-    A row is late for a window that the watermark had closed when it came. Views with late = 'divert' or correct_for
-    tell of their late rows, those with late = 'drop' count them. `headwater late VIEW --help` says how much of them is
-    shown.
+    A row is late for a window that the watermark had closed before the row arrived. Views with late = 'divert' or correct_for
+    report their late rows, those with late = 'drop' count them. `headwater late VIEW --help` describes the rows.
     """
     if context.invoked_subcommand is not None:
         return
@@ -84,10 +83,10 @@ def late(context: click.Context, as_json: bool) -> None:
 def show(
     context: click.Context, session: CommandSession, view: str, limit: int | None, as_json: bool
 ) -> None:
-    """Show the rows that came too late for VIEW, the newest first: a line for every window that one has missed.
+    """Show the late rows of VIEW, the newest first: a line for every window that a row missed.
 
-    After its own columns each has the window, how many microseconds it was behind the watermark that it met, that
-    watermark, and its place in the log.
+    The columns are the row's own, followed by the window, the microseconds that the row was behind the watermark, this
+    watermark, and the position of the row in the log.
     """
     from headwater.views.late_replay import refuse_untold
 
@@ -112,10 +111,10 @@ def show(
 @json_option
 @pass_session
 def replay(session: CommandSession, view: str, no_run: bool, as_json: bool) -> None:
-    """Give the late rows of VIEW back to it: they count as if they had been in time.
+    """Replay the late rows of VIEW: they are counted as if they had been on time.
 
-    VIEW is built from the log, beside the one that is served, and takes its place in one tick. Rows that come too late
-    from then on are left out as before.
+    VIEW is rebuilt from the log as a shadow build, next to the version that is served, and replaces it in one tick.
+    Rows that are late from then on are left out as before.
     """
     with session.open() as ws:
         handle = ws.view(view)
@@ -146,7 +145,7 @@ def _given(view: str, rows: int) -> str:
 
 
 def _accounts(ws: Workspace, name: str) -> Iterator[dict[str, Any]]:
-    """What came too late for a view, by topic; nothing if nothing did."""
+    """Yield the counts of a view's late rows, by topic; nothing if the view has none."""
     import pyarrow.compute as pc
 
     views = views_of(ws)
@@ -169,7 +168,8 @@ def _accounts(ws: Workspace, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _told(ws: Workspace, view: ViewDefinition) -> pa.Table | None:
-    """The late rows that a view tells of, with the topic of each; None if it tells of none, or is no part of the tick."""
+    """Return the late rows that a view reports, with the topic of each; None if it does not report them, or is in no
+    tick yet."""
     from headwater.core.errors import ViewUnavailableError
     from headwater.views.late_replay import with_topic
 

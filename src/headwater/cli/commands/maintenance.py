@@ -1,4 +1,4 @@
-"""`headwater cursors`, `lag`, `maintain` and `verify`: how things are, and keeping them so."""
+"""`headwater cursors`, `lag`, `maintain` and `verify`: consumer lag, maintenance and verification."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from headwater.workspace import Verification
 
 OF_QUEUES = "_queue_"
-"""How the topics begin in which queues keep what was done with messages: the cursor there is nobody's reader."""
+"""Prefix of the topics in which queues record operations; the cursors on these topics are not those of readers."""
 
 
 @click.command()
 @json_option
 @pass_session
 def cursors(session: CommandSession, as_json: bool) -> None:
-    """List the cursors and groups, with how far behind they are."""
+    """List the cursors and groups, with their lag."""
     with session.open() as ws:
         table, hold = ws.sql("SHOW CURSORS"), _hold(ws)
     rows = table.to_pylist() if table is not None else []
@@ -46,11 +46,11 @@ def cursors(session: CommandSession, as_json: bool) -> None:
 @json_option
 @pass_session
 def lag(session: CommandSession, as_json: bool) -> None:
-    """Show how far each cursor, sink and queue is behind, when a cursor falls off the tail, and when the disk is full, at present
-    rates.
+    """Show the lag of each cursor, sink and queue, and when retention overtakes a cursor and the disk is full, at
+    present rates.
 
-    Views are no cursors: `headwater status` says how far they are behind. The records that retention and compaction
-    leave for them are told apart.
+    Views are not cursors: `headwater status` shows their lag. Records that retention and compaction keep for views are
+    listed separately.
     """
     with session.open() as ws:
         report, hold, behind, waiting = ws.lag(), _hold(ws), _sinks_behind(ws), standings(ws)
@@ -99,7 +99,7 @@ def lag(session: CommandSession, as_json: bool) -> None:
 def maintain(session: CommandSession, override_holds: bool, as_json: bool) -> None:
     """Seal segments, apply retention and compact, now; exit status 1 if some of it failed.
 
-    What fails for one partition of one topic holds up no other.
+    A failure for one partition or topic does not stop the work on others.
     """
     with session.open() as ws:
         report = ws.maintain(override_holds=override_holds)
@@ -141,8 +141,8 @@ def verify(
 ) -> None:
     """Read everything and check it; exit status 1 if something is wrong.
 
-    All bytes of the log are compared with their checksums, then each view with what its SELECT gives when Spark runs
-    it in batch over the log, then each sink with its view. With TOPICS given, the bytes of those alone.
+    All bytes of the log are compared with their checksums, then each view with the result of its SELECT that Spark computes
+    in batch over the log, then each sink with its view. With TOPICS, only the bytes of these topics are checked.
     """
     with session.open() as ws:
         chosen = topics or [t.name for t in ws.topics()]
@@ -172,7 +172,7 @@ def verify(
 
 
 def _sinks_behind(ws: Workspace) -> list[dict[str, Any]]:
-    """How far each sink is behind its view."""
+    """Return the lag of each sink behind its view."""
     if not ws.log.entries("sink"):
         return []
     from headwater.connectors.manage.sink_probe import look_at
@@ -188,7 +188,7 @@ def _sinks_behind(ws: Workspace) -> list[dict[str, Any]]:
 
 
 def _hold(ws: Workspace) -> str | None:
-    """The name of the cursors with which records are kept for views: nobody reads with them. None if there is no view."""
+    """Return the name of the cursors that hold records for views, which no reader uses; None if there are no views."""
     if not ws.log.entries("view"):
         return None
     from headwater.engine.collections.retention_holds import HOLD
@@ -197,7 +197,7 @@ def _hold(ws: Workspace) -> str | None:
 
 
 def _view(check: ViewCheck) -> dict[str, Any]:
-    """What was found of a view; `equal` is None if it was not compared, `on_base` says that records were removed."""
+    """Return the result for a view; `equal` is None if the view was not compared, `on_base` if older records were removed."""
     detail, compared = check.detail, check.status == "live"
     if not compared:
         detail = f"not compared: it is {check.status}" + (f", {detail}" if detail else "")

@@ -1,4 +1,4 @@
-"""`headwater metrics`: the figures of a workspace, for a person with grep, or a collector that runs commands."""
+"""`headwater metrics`: the metrics of a workspace, for a person with grep, or a collector that runs commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.cli.session import CommandSession, json_option, pass_session
 @json_option
 @pass_session
 def metrics(session: CommandSession, as_json: bool) -> None:
-    """Print figures as Prometheus reads them: rows, lags, ticks by phase, watermarks, sources, sinks and disk."""
+    """Print metrics in Prometheus' text format: rows, lags, ticks by phase, watermarks, sources, sinks and disk."""
     with session.open() as ws:
         text = ws.metrics()
     if not as_json:

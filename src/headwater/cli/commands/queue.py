@@ -1,4 +1,4 @@
-"""`headwater queue`: how queues are doing, what is in them, and messages for shell scripts."""
+"""`headwater queue`: status and content of queues, and their messages for shell scripts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from headwater.queues.queue import Queue
 
 SHELL = "shell"
-"""The worker that receives and acknowledges from a shell, unless another name is given."""
+"""Name of the worker that receives and acknowledges in a shell, unless another is given."""
 LOOK_S = 0.2
 _LISTED = ("queue", "topic", "waiting", "leased", "delayed", "dead", "oldest_seconds")
 
 
 def _complete_queue(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Queue names for the shell; none if the workspace cannot be read."""
+    """Return queue names for shell completion; none if the workspace cannot be read."""
     session = context.find_object(CommandSession) or CommandSession(
         context.find_root().params.get("workspace")
     )
@@ -48,7 +48,7 @@ def _worker_option(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def standings(ws: hw.Workspace) -> list[dict[str, Any]]:
-    """A row for each queue, for listings."""
+    """Return a row for each queue, for listings."""
     return [{name: asdict(queue.standing())[name] for name in _LISTED} for queue in ws.queues()]
 
 
@@ -56,9 +56,9 @@ def standings(ws: hw.Workspace) -> list[dict[str, Any]]:
 @json_option
 @click.pass_context
 def queue(context: click.Context, as_json: bool) -> None:
-    """List the queues; with a command, look into one or take messages from it.
+    """List the queues; with a command, inspect one or receive messages from it.
 
-    Workers share the records of a queue's topic message by message. Dead messages are dealt with by `headwater dead`.
+    Workers share the records of a queue's topic message by message. Use `headwater dead` for dead messages.
     """
     if context.invoked_subcommand is None:
         _list(context.ensure_object(CommandSession), as_json)
@@ -68,7 +68,8 @@ def queue(context: click.Context, as_json: bool) -> None:
 @json_option
 @pass_session
 def list_queues(session: CommandSession, as_json: bool) -> None:
-    """List the queues: messages that wait, are leased, delayed and dead, and the age of the oldest that is not done."""
+    """List the queues: numbers of waiting, leased, delayed and dead messages, and the age of the oldest one that is not
+    done."""
     _list(session, as_json)
 
 
@@ -128,7 +129,7 @@ def make(
 @json_option
 @pass_session
 def show(session: CommandSession, name: str, as_json: bool) -> None:
-    """Show one QUEUE: what it is declared to be, how it is doing, and who holds which messages."""
+    """Show one QUEUE: definition, status and leases."""
     with session.open() as ws:
         found = ws.queue(name)
         facts = {
@@ -223,7 +224,7 @@ def nack(
     error: str | None,
     final: bool,
 ) -> None:
-    """Give messages of QUEUE back: they are handed out again."""
+    """Give messages of QUEUE back as not done: they are handed out again."""
 
     def act(found: Queue) -> None:
         found.settle(tokens, "nack", delay=delay, error=error, final=final)
@@ -235,7 +236,7 @@ def nack(
 @_settling
 @pass_session
 def release(session: CommandSession, name: str, tokens: Sequence[str], worker: str) -> None:
-    """Give messages of QUEUE back that were not begun: this delivery does not count."""
+    """Give messages of QUEUE back unprocessed: this delivery does not count."""
     _settle(session, name, worker, lambda found: found.settle(tokens, "release"))
 
 
@@ -244,7 +245,7 @@ def release(session: CommandSession, name: str, tokens: Sequence[str], worker: s
 @click.option("--lease", metavar="SPAN", help="For so long from now on. Default: the queue's lease.")
 @pass_session
 def extend(session: CommandSession, name: str, tokens: Sequence[str], worker: str, lease: str | None) -> None:
-    """Hold messages of QUEUE for longer."""
+    """Extend the leases of messages of QUEUE."""
     _settle(session, name, worker, lambda found: found.settle(tokens, "extend", delay=lease))
 
 
@@ -273,7 +274,7 @@ def post(
 ) -> None:
     """Post the messages of QUEUE to URL, until Ctrl-C.
 
-    A message that is answered with 2xx is done; another one comes again later, and is dead after as many deliveries as the
+    A message is done when it is answered with 2xx; otherwise it is retried, and is dead after as many deliveries as the
     queue allows.
     """
     from headwater.cli.live_progress import asked_to_stop
@@ -291,7 +292,7 @@ def post(
 
 
 def _environment(variable: str) -> str:
-    """What an environment variable says, which no listing of processes shows."""
+    """Return the value of an environment variable; unlike arguments, variables are not shown in process listings."""
     found = os.environ.get(variable)
     if found is None:
         raise hw.UsageError(
@@ -305,7 +306,7 @@ def _environment(variable: str) -> str:
 @_queue_argument
 @pass_session
 def drop(session: CommandSession, name: str) -> None:
-    """Forget QUEUE, with its leases and dead messages; its topic stays as it is."""
+    """Drop QUEUE, with its leases and dead messages; its topic stays unchanged."""
     with session.open() as ws:
         ws.drop_queue(name)
     click.echo(f"queue {name} is gone")

@@ -1,4 +1,4 @@
-"""`headwater rebuild`: a view or a sink built anew beside itself, and put in place in one step."""
+"""`headwater rebuild`: rebuilds a view or a sink as a shadow build, and activates the new version in one step."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def rebuild(
     is_sink: bool,
     as_json: bool,
 ) -> None:
-    """Build VIEW or SINK anew, beside the one that is there: after a doubt, or somebody else's change.
+    """Rebuild VIEW or SINK next to the active version: when you doubt its content, or others have changed it.
 
-    The one that is there goes on meanwhile. The new one catches up, is compared (a view with its SELECT in batch, a sink with its
-    view), and is put in place in one step. The old one stays until --drop-old: of a view, the last tick that has it can be
-    read; of a sink, its place keeps it under another name. With a view, those that read it are built anew too.
+    The active version stays in use meanwhile. The new version catches up, is compared (a view with its SELECT in batch, a sink
+    with its view), and is activated in one step. The old version is kept until --drop-old: for a view, the last tick that has
+    it stays readable; for a sink, its target keeps it under another name. Views that read a rebuilt view are rebuilt too.
     """
     if back + drop_old + no_run > 1 or (no_verify and drop_old):
         raise UsageError(
@@ -96,7 +96,7 @@ def _view(ws: Workspace, name: str, *, verify: bool, no_run: bool, as_json: bool
     from headwater.cli.live_progress import TickProgress
 
     class Building(TickProgress):
-        """Says what is compared, too."""
+        """Tick progress that also prints the comparison of views."""
 
         def verifying(self, views: Sequence[str]) -> None:
             if views:
@@ -157,7 +157,7 @@ def _sink(
 
 @contextmanager
 def _steps() -> Iterator[Callable[[Step], None]]:
-    """Something that moves on a terminal, and plain lines elsewhere."""
+    """Yield a callback that shows steps: a spinner on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
 
         def told(step: Step) -> None:

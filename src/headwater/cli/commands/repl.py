@@ -1,4 +1,5 @@
-"""`headwater sql` at a terminal, without a statement: a conversation. Lines are gathered until a `;`, names are completed."""
+"""`headwater sql` at a terminal, without a statement: an interactive prompt. Input is collected until a `;`, and Tab
+completes names."""
 
 from __future__ import annotations
 
@@ -81,8 +82,8 @@ _DELIMITERS = " \t\n,;()=<>'\"`+-*/"
 
 
 class Repl:
-    """A conversation with a workspace. `ask` shows a prompt and gives a line; EOFError ends it, KeyboardInterrupt clears what was
-    typed. `remember` is told of every statement that may be kept."""
+    """The interactive prompt. `ask` shows a prompt and returns a line; EOFError ends it, KeyboardInterrupt clears the
+    current input. `remember` is called with every statement that may be stored in the history."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Repl:
         self._remember = remember
 
     def run(self) -> None:
-        """Until it is left. An error is told, and ends nothing."""
+        """Read and execute until the user leaves. An error is printed, and does not end the prompt."""
         lines: list[str] = []
         while True:
             try:
@@ -126,7 +127,7 @@ class Repl:
                 self._guarded(partial(self._execute, text))
 
     def _command(self, line: str) -> bool:
-        """Carry out a line that is no statement; whether it was to leave."""
+        """Execute a line that is not a statement. Returns whether it was the command to leave."""
         word, _, rest = line.partition(" ")
         if word in ("\\q", "exit", "quit"):
             return True
@@ -151,7 +152,7 @@ class Repl:
     def _execute(self, text: str) -> None:
         from headwater.sql.parser import parse
 
-        read = parse(text)  # all of it before any of it is run, as everywhere
+        read = parse(text)  # all statements are parsed before the first is run, as everywhere
         for part, statement in zip(statements_of(text), read, strict=True):
             table = self._ws.sql(part)
             print_result(type(statement).__name__, table, as_json=self._as_json)
@@ -171,18 +172,18 @@ class Repl:
 
 
 def is_complete(text: str) -> bool:
-    """Whether a text ends with a `;` that is in no quotes and no comment."""
+    """Whether a text ends with a `;` outside of quotes and comments."""
     from headwater.sql.lexer import words_of
 
     try:
         words = words_of(text)
-    except StatementError:  # a quote or a comment is still open
+    except StatementError:  # a quote or a comment is not closed
         return False
     return len(words) > 1 and words[-2].is_(";")
 
 
 def statements_of(text: str) -> list[str]:
-    """The statements of a text, each as it stands."""
+    """Return the statements of a text, each unchanged."""
     from headwater.sql.lexer import words_of
 
     found, start, empty = [], 0, True
@@ -197,12 +198,12 @@ def statements_of(text: str) -> list[str]:
 
 
 def may_be_kept(text: str) -> bool:
-    """Whether nothing in a text looks like a password."""
+    """Whether a text may be stored in the history: nothing in it looks like a password."""
     return without_password(text) == text and _SECRET.search(text) is None
 
 
 def names_of(ws: Workspace) -> list[tuple[str, str]]:
-    """Everything that has a name, with its kind."""
+    """Return the names of all topics, views, sources, sinks and alerts, each with its kind."""
     found = [("topic", name) for name in sorted(ws.log.topics())]
     for kind in ("view", SOURCE, SINK, ALERT):
         found += [(kind, name) for name in sorted(ws.log.entries(kind))]
@@ -210,7 +211,7 @@ def names_of(ws: Workspace) -> list[tuple[str, str]]:
 
 
 def completions(ws: Workspace, begun: str) -> list[str]:
-    """What a word that was begun may become: names and columns as they are spelled, keywords in the case that was typed."""
+    """Return completions of a word: names and columns as they are spelled, keywords in the case of the word."""
     names = {name for _, name in names_of(ws)}
     for topic in ws.log.topics().values():
         names |= set(topic.schema.names)
@@ -231,17 +232,17 @@ def _columns(document: Mapping[str, Any]) -> Iterable[str]:
 
 
 def history_file() -> Path:
-    """Where statements are kept from one time to the next."""
+    """Return the file that stores statements between sessions."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(state).expanduser() / "headwater" / "sql_history"
 
 
 def converse(ws: Workspace, *, as_json: bool) -> None:
-    """Talk to whoever sits at the terminal."""
+    """Run the interactive prompt, with a history and completion if readline is installed."""
     click.echo(f"workspace {ws.path}; \\? is help, \\q leaves", err=True)
     try:
         import readline
-    except ImportError:  # an interpreter without it: lines are typed as they are
+    except ImportError:  # without readline there is no line editing
         Repl(ws, input, as_json=as_json).run()
         return
     file = history_file()

@@ -1,4 +1,4 @@
-"""`headwater search`: full text and filters over the index that a SEARCH sink keeps."""
+"""`headwater search`: full text search and filters on the index of a SEARCH sink."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def search(
 
 
 def _with_pieces(found: pa.Table) -> pa.Table:
-    """The rows with the pieces that were found in place of the texts, as plain text."""
+    """Return the rows with the highlighted pieces instead of the whole texts, as plain text."""
     import pyarrow as pa
 
     pieces = found.column(HIGHLIGHT).to_pylist()
@@ -77,7 +77,7 @@ def _with_pieces(found: pa.Table) -> pa.Table:
 
 
 def _print_bold(found: pa.Table) -> None:
-    """For a terminal: what is too wide is folded, the words found are bold."""
+    """Print rows to a terminal: wide values are folded, and the words found are bold."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""`headwater serve` and `headwater token`: the workspace over HTTP, and who may come in."""
+"""`headwater serve` and `headwater token`: the HTTP server of a workspace, and its access tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PORT = 8321
 
 
 def address_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where a server listens, and to whom."""
+    """Add the options for the address and the permitted callers of a server."""
     for option in reversed(
         (
             click.option(
@@ -74,7 +74,7 @@ def address_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def settings_of(options: dict[str, Any], limits: dict[str, Any] | None = None) -> ServerSettings:
-    """What the options say. `limits`: those of `limit_options`, as they were written."""
+    """Return the server settings from options. `limits` is the options for limits, as the user wrote them."""
     from headwater.web.server_settings import ServerSettings
 
     read: dict[str, tuple[str, Callable[[Any], float]]] = {
@@ -129,9 +129,9 @@ LIMITS = ("body_limit", "body_rows", "body_timeout", "query_timeout", "connectio
 def serve(session: CommandSession, /, **options: Any) -> None:
     """Serve the workspace over HTTP, until Ctrl-C.
 
-    Rows are taken by POST /topics/TOPIC, views are read by GET /views/VIEW; /docs says the rest. It makes no ticks: `headwater
-    run` does, beside it or with a server of its own (--console). Once there was a token (`headwater token create`) every request
-    needs one, also when all were revoked.
+    POST /topics/TOPIC appends rows, GET /views/VIEW reads a view; /docs describes the rest. The server runs no ticks:
+    `headwater run` does, in another process or with a server of its own (--console). Once a token was created
+    (`headwater token create`) every request needs one, even when all are revoked.
     """
     from headwater.web.server import serve as serve_until_told
 
@@ -144,7 +144,7 @@ def serve(session: CommandSession, /, **options: Any) -> None:
 
 @contextmanager
 def beside_engine(ws: Workspace, port: int | None) -> Iterator[None]:
-    """Serve for as long as the block lasts, to this machine alone."""
+    """Serve during the block, to this machine only."""
     from headwater.web.server import beside
     from headwater.web.server_settings import ServerSettings
 
@@ -164,7 +164,7 @@ def _say_start(ws: Workspace, settings: ServerSettings, where: str) -> None:
 
 
 def log_plainly() -> None:
-    """Have what the server logs on stderr, a line each."""
+    """Log the server's messages to stderr, one per line."""
     logger = logging.getLogger("headwater.web")
     if not logger.handlers:
         handler = logging.StreamHandler(sys.stderr)
@@ -174,7 +174,7 @@ def log_plainly() -> None:
 
 @click.group()
 def token() -> None:
-    """Make, list and end tokens for the server. Once there was one, every request needs one."""
+    """Create, list and revoke tokens for the server. Once a token was created, every request needs one."""
 
 
 @token.command("create")
@@ -186,7 +186,7 @@ def token() -> None:
 @json_option
 @pass_session
 def create_token(session: CommandSession, name: str, scopes: tuple[Any, ...], as_json: bool) -> None:
-    """Make a token called NAME, for reading unless said otherwise. It is printed once, and not kept."""
+    """Create a token called NAME, for reading by default. It is printed once, and not stored."""
     from headwater.web.tokens import create
 
     wanted = scopes or ("read",)
@@ -202,7 +202,7 @@ def create_token(session: CommandSession, name: str, scopes: tuple[Any, ...], as
 @json_option
 @pass_session
 def list_tokens(session: CommandSession, as_json: bool) -> None:
-    """List the tokens, without what they are."""
+    """List the tokens, without their secrets."""
     from headwater.web.tokens import is_closed, tokens
 
     with session.open() as ws:
@@ -224,7 +224,7 @@ def list_tokens(session: CommandSession, as_json: bool) -> None:
 @click.argument("name")
 @pass_session
 def revoke_token(session: CommandSession, name: str) -> None:
-    """End the token called NAME. Servers know within a second. With none left they let nobody in."""
+    """Revoke the token called NAME. Servers apply this within a second. With no tokens left they reject every request."""
     from headwater.web.tokens import OPENING, revoke, tokens
 
     with session.open() as ws:

@@ -1,4 +1,4 @@
-"""`headwater standing`: stored queries listed, added and removed."""
+"""`headwater standing`: lists, adds and removes stored queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of standing queries for the shell; none if the workspace cannot be read."""
+    """Return names of standing queries for shell completion; none if the workspace cannot be read."""
     session = context.find_object(CommandSession) or CommandSession(
         context.find_root().params.get("workspace")
     )
@@ -30,7 +30,7 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 
 
 class _Listing(click.Group):
-    """`NAME --json` and `NAME --history` list what is stored under NAME, as `NAME list` does."""
+    """A command group that runs `NAME --json` and `NAME --history` as `NAME list` with these options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if len(args) > 1 and not args[0].startswith("-") and all(word.startswith("-") for word in args[1:]):
@@ -44,9 +44,9 @@ class _Listing(click.Group):
 @json_option
 @click.pass_context
 def standing(context: click.Context, name: str | None, as_json: bool) -> None:
-    """List standing queries; with a NAME those that are stored there, or add and remove some.
+    """List standing queries; with a NAME list the queries stored in it, or add and remove some.
 
-    Documents are matched with them as they come; the matches are the view NAME.
+    New documents are matched against the stored queries; the view NAME has the matches.
     """
     if context.invoked_subcommand is None:
         with context.ensure_object(CommandSession).open() as ws:
@@ -95,7 +95,7 @@ def add(
     allow_scans: bool,
     as_json: bool,
 ) -> None:
-    """Store QUERY under ID, in the place of the one that has it."""
+    """Store QUERY under ID, replacing an earlier query of this ID."""
     with context.ensure_object(CommandSession).open() as ws:
         receipt = ws.standing(_name(context)).add(
             query_id,
@@ -113,7 +113,7 @@ def add(
 @json_option
 @click.pass_context
 def remove(context: click.Context, query_id: str, as_json: bool) -> None:
-    """Remove the query of this ID; what it has matched stays."""
+    """Remove the query of this ID; its matches stay."""
     with context.ensure_object(CommandSession).open() as ws:
         receipt = ws.standing(_name(context)).remove(query_id)
     _print(f"removed {query_id}", query_id, receipt, as_json)

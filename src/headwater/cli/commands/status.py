@@ -1,4 +1,4 @@
-"""`headwater status`: how the workspace is doing, on one screen. Exit status 1 if a component is unhealthy."""
+"""`headwater status`: the status of the workspace on one screen. Exit status 1 if a component is unhealthy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 @pass_session
 @click.pass_context
 def status(context: click.Context, session: CommandSession, as_json: bool) -> None:
-    """Show on one screen how the workspace is: health, alerts, engine, ticks, topics, views, sources, sinks, queues and disk.
+    """Show the status of the workspace on one screen: health, alerts, engine, ticks, topics, views, sources, sinks,
+    queues and disk.
 
     Exit status 1 if a view, source or sink is stopped or background work fails. An engine that is not running is no failure.
     """
@@ -41,7 +42,7 @@ def status(context: click.Context, session: CommandSession, as_json: bool) -> No
         print_json(about)
     else:
         _print(about)
-    # An engine that does not run, for whatever reason, is shown: a workspace may well be used without one.
+    # An engine that does not run, for whatever reason, is only shown: workspaces are also used without an engine.
     if any(one["kind"] != "engine" for one in about["health"]["unhealthy"]):
         context.exit(1)
 
@@ -131,7 +132,7 @@ def _about(ws: Workspace) -> dict[str, Any]:
 
 
 def _health(found: Health) -> dict[str, Any]:
-    """The health as JSON. Components that are as they should be are left out; the engine is always there."""
+    """Return the health as JSON. Components in a normal state are left out; the engine is always included."""
     return {
         "healthy": found.healthy,
         "engine": found.engine.state,
@@ -148,7 +149,7 @@ def _problem(one: ComponentHealth) -> dict[str, Any]:
 
 
 def _sources(ws: Workspace, health: Health) -> list[dict[str, Any]]:
-    """How each source is doing, as far as the process that reads it tells."""
+    """Return the status of each source, as reported by the process that runs the source."""
     if not ws.log.entries("source"):
         return []
     sources = outside_of(ws).sources
@@ -173,12 +174,12 @@ def _sources(ws: Workspace, health: Health) -> list[dict[str, Any]]:
 
 
 def _state_of(found: ComponentHealth | None, told: str) -> str:
-    """The state of a source: the health's, or where nothing is wrong, what the source says that it does."""
+    """Return the state of a source: the health's, or, if that is fine, the state that the source reports."""
     return told if found is None or found.severity == "ok" or found.state == "not running" else found.state
 
 
 def _asked(ws: Workspace) -> Mapping[str, SinkStatus]:
-    """What the targets of sinks say; a target that does not answer is not waited for."""
+    """Return the status of sinks with their targets probed; targets that do not answer are not waited for."""
     if not ws.log.entries("sink"):
         return {}
     from headwater.connectors.manage.sink_probe import look_at
@@ -188,14 +189,15 @@ def _asked(ws: Workspace) -> Mapping[str, SinkStatus]:
 
 
 def _sink_state(found: ComponentHealth, told: SinkStatus) -> str:
-    """The state of a sink: the health's; of a sink that nobody runs, that its target does not answer or cannot be asked from here."""
+    """Return the state of a sink: the health's, or, for a sink that does not run, the state of its target if that
+    failed to answer."""
     if found.state == "not running" and told.status.state in ("retrying", "stopped"):
         return told.status.state
     return found.state
 
 
 def _sinks(ws: Workspace, health: Health, asked: Mapping[str, SinkStatus]) -> list[dict[str, Any]]:
-    """How each sink is doing."""
+    """Return the status of each sink."""
     declared = outside_of(ws).sinks.definitions()
     return [
         {
@@ -217,7 +219,7 @@ def _sinks(ws: Workspace, health: Health, asked: Mapping[str, SinkStatus]) -> li
 
 
 def _outside_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sources or sinks as people read them, without what is said of none."""
+    """Return rows of sources or sinks formatted for people, without columns that are empty in all rows."""
     named = {"behind_ticks": "ticks behind", "behind_rows": "rows behind", "behind_seconds": "seconds behind"}
     of_sources = ("unconfirmed_bytes", "retained_bytes", "stopped_tables", "counts", "last_refused")
     optional = (*of_sources, "withheld", "circuit", "reason")
@@ -253,7 +255,7 @@ def _topics(log: Log, waiting: dict[str, int | None]) -> list[dict[str, Any]]:
 
 
 def _row(row: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
-    """A row of the listings as people read it; `left_out` are the kinds of rows that some view has left out."""
+    """Return a row of the listings formatted for people; `left_out` lists the ledger outcomes that some view has."""
     named = {
         "size_bytes": "size",
         "waiting_rows": "not in a tick",
@@ -275,7 +277,7 @@ def _health_line(health: dict[str, Any]) -> str:
 
 
 def _shown_warnings(health: dict[str, Any]) -> list[dict[str, Any]]:
-    """The warnings, without those that follow from an engine that is not running: the line of the engine says that."""
+    """Return the warnings without those caused by an engine that is not running, which the engine's line shows."""
     return [one for one in health["warnings"] if one["state"] != "not running"]
 
 
@@ -304,7 +306,7 @@ def _print_alerts(alerts: list[dict[str, Any]]) -> None:
 
 
 def _key(key: str) -> str:
-    """The key of an alert's episode as people read it."""
+    """Return the key of an alert's episode formatted for people."""
     try:
         return ", ".join(f"{name} {value}" for name, value in json.loads(key).items())
     except (ValueError, AttributeError):
@@ -349,7 +351,7 @@ def _tick_line(tick: dict[str, Any] | None) -> str:
 
 
 def shown_seconds(seconds: float) -> str:
-    """A span for people: one unit, two digits or so."""
+    """Return a duration formatted for people: one unit, about two digits."""
     for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -357,7 +359,7 @@ def shown_seconds(seconds: float) -> str:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the files below; one that is removed meanwhile has none."""
+    """Return the size of all files in a folder, in bytes; files that are removed meanwhile count as 0."""
     total = 0
     for path in folder.rglob("*"):
         try:

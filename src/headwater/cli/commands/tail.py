@@ -1,4 +1,4 @@
-"""`headwater tail`: the last records of a topic, and those that come."""
+"""`headwater tail`: prints the last records of a topic, and new ones as they are appended."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tail(
 
 
 def _print_last(topic: Topic, count: int, show: _Printer) -> dict[int, int]:
-    """The last `count` records over all partitions; the positions after them."""
+    """Print the last `count` records over all partitions; returns the positions after them."""
     infos = topic.partitions()
     ends = {p: info.end for p, info in infos.items()}
     found: list[tuple[Any, ...]] = []
@@ -71,7 +71,7 @@ def _print_last(topic: Topic, count: int, show: _Printer) -> dict[int, int]:
 def _last_of(
     topic: Topic, partition: int, first: int, end: int, count: int, show: _Printer
 ) -> list[tuple[Any, ...]]:
-    """The last records of one partition, with what to order them by; looks further back where there are gaps."""
+    """Return the last records of one partition, with their sort keys; reads further back if there are gaps."""
     reach = count
     while True:
         begin = max(first, end - reach)
@@ -117,7 +117,7 @@ def _start(topic: Topic, text: str) -> Start:
 
 
 class _Printer:
-    """Prints records, a line each: JSON, or position, time and values cut to the terminal."""
+    """Prints records, a line each: JSON, or position, time and values cut to the terminal's width."""
 
     def __init__(self, topic: Topic, as_json: bool) -> None:
         from headwater.core.json_csv import json_encoder
@@ -134,7 +134,7 @@ class _Printer:
             self.row(row)
 
     def row(self, row: dict[str, Any]) -> None:
-        """Print one record, and let it be seen at once."""
+        """Print one record, without buffering."""
         values = {
             n: v if v is None or n not in self._encoders else self._encoders[n](v) for n, v in row.items()
         }

@@ -1,4 +1,4 @@
-"""`headwater init`, `topics` and `sql`: make a workspace, see what is in it, change it."""
+"""`headwater init`, `topics` and `sql`: create a workspace, list its topics, run statements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_VIEWS = {
     "Query",
     "ExplainQuery",
 }
-"""Statements that need the modules of the runtime even where there is no view yet; the others do not load them."""
+"""Statements that need the modules of views even if there is no view yet; other statements do not import them."""
 
 
 @click.command()
@@ -35,7 +35,7 @@ _OF_VIEWS = {
 )
 @pass_session
 def init(session: CommandSession, path: str | None, project: bool) -> None:
-    """Make a workspace in PATH, by default in the current folder; with --project a project around it."""
+    """Create a workspace in PATH, by default in the current folder; with --project a project around it."""
     folder = path or session.path
     if project:
         _init_project(folder)
@@ -90,8 +90,8 @@ def topics(session: CommandSession, as_json: bool) -> None:
 def sql(session: CommandSession, statements: str | None, as_json: bool) -> None:
     """Run one or more STATEMENTS, separated by ; ("-" reads them from stdin), and print the result of the last.
 
-    Without any, a terminal gets a prompt: \\? there is help. A SELECT is answered from one tick: all views and
-    topics as they were at the same moment.
+    Without STATEMENTS, a terminal gets a prompt; \\? prints help there. A SELECT reads one tick: all views and topics
+    as of the same moment.
     """
     if statements is None and sys.stdin.isatty():
         from headwater.cli.commands.repl import converse
@@ -120,7 +120,7 @@ def sql(session: CommandSession, statements: str | None, as_json: bool) -> None:
 
 
 def _kinds(text: str) -> list[str]:
-    """What kind of statement each one of a text is, by the names of `headwater.sql.statements`."""
+    """Return the kind of each statement of a text, as named in `headwater.sql.statements`."""
     from headwater.sql.parser import parse
 
     return [type(statement).__name__ for statement in parse(text)]

@@ -10,7 +10,7 @@ from headwater.cli.session import CommandSession, json_option, pass_session
 NO_VIEWS = 'no views yet; make one with: headwater sql "CREATE MATERIALIZED VIEW ..."'
 
 LEFT_OUT = ("diverted", "dropped", "failed")
-"""What becomes of rows that a view leaves out."""
+"""Outcomes of rows that a view leaves out."""
 
 
 @click.command()

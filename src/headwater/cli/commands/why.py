@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 def why(session: CommandSession, view: str, key: tuple[str, ...], as_of: int | None, as_json: bool) -> None:
     """Show the records of the log from which the row of VIEW with KEY comes, and the tick that last changed it.
 
-    KEY is the value of the column that VIEW is arranged by, such as that of its GROUP BY; several values are joined by
-    commas. Or name any columns: country=ch year=2026. NULL is null. If KEY finds several rows, the answer is for all of
-    them.
+    KEY is the value of the column that VIEW is arranged by, such as that of its GROUP BY; several values are joined by commas.
+    Or name any columns: country=ch year=2026. NULL is null. If KEY matches several rows, the result covers all of them.
     """
     with session.open() as ws:
         views = views_of(ws)
@@ -40,7 +39,7 @@ def why(session: CommandSession, view: str, key: tuple[str, ...], as_of: int | N
         handle = ws.view(view)
         manifest = views.reads.at(as_of)
         state = manifest.views.get(handle.name) if manifest is not None else None
-        # a view that no tick has yet says so by itself
+        # for a view that is in no tick yet, `why` raises an error that explains it
         found = handle.why({} if state is None else _key(state, key), as_of=as_of)
     if as_json:
         print_json(_document(found))
@@ -49,7 +48,7 @@ def why(session: CommandSession, view: str, key: tuple[str, ...], as_of: int | N
 
 
 def _key(state: ViewState, texts: tuple[str, ...]) -> dict[str, Any]:
-    """The columns and values that a key on the command line says."""
+    """Return the columns and values of a key on the command line."""
     schema = state.arrow_schema
     names = {name.lower(): name for name in schema.names}
     named = [text.partition("=") for text in texts]
@@ -68,7 +67,8 @@ def _key(state: ViewState, texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _refuse_misspelled(view: str, columns: list[str], named: list[str]) -> None:
-    """A value may have = in it; but not after what is nearly a column's name, or beside columns that are named."""
+    """Raise UsageError for a misspelled column. A value may have = in it, but not after a text close to a column's
+    name, or next to named columns."""
     known = {column.lower() for column in columns}
     for name in named:
         near = difflib.get_close_matches(name.lower(), known, 1)
