@@ -2,8 +2,8 @@
 
 Started by `headwater serve` and `headwater run --console`. Starts no JVM.
 
-Called by cli; imports catalog, connectors, core, engine, log, operators, serving, sinks, sources, sql, state,
-views, workspace.
+Called by cli; imports catalog, connectors, core, engine, log, operators, serving, sinks, sources, sql, state, views,
+workspace.
 
 In import order, bottom to top:
 
@@ -22,7 +22,7 @@ In import order, bottom to top:
     event_streams     streams: server-sent events, JSON lines, Arrow batches
     ingest            posts batched into shared appends
     request_limits    limits on connections and on incoming requests
-    server_context    what routes share: workspace, threads, shutdown
+    server_context    the context that routes share: workspace, threads, shutdown
     console/          the console: routes and data
     routes/           routes of the API
     access_control    authentication, allowed hosts and origins, error responses

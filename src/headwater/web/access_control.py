@@ -1,7 +1,8 @@
-"""The door of the server: who may come in, by which name, from which page; and what leaves when something fails.
+"""Access control of the server: tokens, allowed hosts and origins; and the conversion of errors to problem responses.
 
-Pure ASGI, around all routes. A request that calls the server by a foreign name is refused, so that a web page cannot have its
-own name resolve to us; one that a page of another origin sends is refused unless that origin is allowed.
+Pure ASGI middleware around all routes. A request whose Host header is not a name of this server is rejected, so that a
+web page cannot make its own name resolve to the server (DNS rebinding). A request from a page of another origin is
+rejected unless the origin is allowed.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ _OTHERS = (b"cross-origin-resource-policy", b"cross-origin")
 
 
 class Gate:
-    """Lets requests in, or says why not."""
+    """Middleware that checks the host, origin and token of a request, and answers errors as problems."""
 
     def __init__(self, app: ASGIApp, served: Callable[[], ServedWorkspace]) -> None:
         self._app = app
         self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -85,14 +86,15 @@ class Gate:
             await answer(scope, receive, guarded)
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, a client is told no more than it may know
+        except Exception as error:  # noqa: BLE001 - a client must not see the details of an unexpected error
             problem = problem_of(error)
-            if begun:  # too late for another answer: what was begun breaks off
+            if begun:  # the response has begun, so that it can only be aborted
                 raise problem from None
             await problem.response()(scope, receive, guarded)
 
     def _check_host(self, headers: Headers, scope: Scope) -> None:
-        """By its names, or by the address that the client has connected to: no page elsewhere can have one of those."""
+        """Raise Problem unless the Host header is a name of the server, or the address that the client connected to,
+        which no page of another site can have as its name."""
         name = _name(headers.get("host", ""))
         if name not in self._served().settings.names and name != (scope.get("server") or ("",))[0]:
             raise Problem(
@@ -103,7 +105,8 @@ class Gate:
             )
 
     def _check_origin(self, headers: Headers, scope: Scope) -> str | None:
-        """The origin of another page that may read the answer; None if the request comes from no other page."""
+        """Return the origin of another site's page that may read the response; None if the request is not from another
+        site's page."""
         origin = headers.get("origin")
         if origin is None:
             return None
@@ -157,8 +160,8 @@ class Gate:
 
 
 def _needs_no_token(scope: Scope, guests: Guests) -> bool:
-    """Whether a request needs no token: deliveries of webhooks are signed instead, and the page that asks for a token is given to
-    everybody while there is one that could be entered."""
+    """Whether a request needs no token: webhook deliveries are signed instead, and the page that asks for a token is
+    public while a token exists."""
     path = scope["path"]
     if path in OPEN_PATHS or (scope["method"] == "POST" and path.startswith(HOOKS)):
         return True
@@ -166,13 +169,14 @@ def _needs_no_token(scope: Scope, guests: Guests) -> bool:
 
 
 def needed_scope(scope: Scope) -> TokenScope:
-    """What a token must be for: posts to topics and orders about dead letters write, everything else reads, a query too."""
+    """Return the scope that a request needs: posts to topics and actions on dead letters write; everything else,
+    including queries, reads."""
     writes = scope["method"] == "POST" and scope["path"].startswith(("/topics/", "/console/"))
     return "write" if writes else "read"
 
 
 def _name(host: str) -> str:
-    """The name in a Host header, without its port, in lower case."""
+    """Return the name in a Host header, without the port, in lower case."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:

@@ -1,4 +1,4 @@
-"""The routes, put together: an ASGI application over one workspace."""
+"""The ASGI application of the server, with all routes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
 
 
 class App:
-    """The application; `stop` tells its streams that the server is about to."""
+    """The ASGI application; `stop` ends its streams before the server stops."""
 
     def __init__(
         self, workspace: Workspace, settings: ServerSettings | None = None, *, beside_engine: bool = False
@@ -66,18 +66,18 @@ class App:
         self._gate = Gate(self._route, lambda: self._here)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle an ASGI event."""
         await self._gate(scope, receive, send)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = self  # what Starlette calls `request.app`
+        scope["app"] = self  # Starlette reads it as `request.app`
         try:
             await self._router(scope, receive, send)
         except HTTPException as error:
             await _not_found(Request(scope), error)(scope, receive, send)
 
     def stop(self) -> None:
-        """From the loop's thread: streams say so and end, requests go on."""
+        """End the streams; other requests continue. Called from the event loop's thread."""
         if self._served is not None:
             self._served.stop()
 
@@ -99,7 +99,7 @@ class App:
 
 
 class _Answering:
-    """A route whose errors are answers."""
+    """A route whose errors become problem responses."""
 
     def __init__(self, act: Endpoint) -> None:
         self._act = act
@@ -109,7 +109,7 @@ class _Answering:
             response = await self._act(Request(scope, receive))
         except ClientDisconnect:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, a client is told no more than it may know
+        except Exception as error:  # noqa: BLE001 - a client must not see the details of an unexpected error
             response = problem_of(error).response()
         answers: ResponseSender = scope["app"].state.served.answers
         await answers.send(response, scope, receive, send)

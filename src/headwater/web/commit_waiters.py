@@ -1,7 +1,7 @@
-"""Waiting for ticks and for records without a thread per client: two threads watch, and any number of coroutines wait.
+"""Waits for ticks and records without a thread per client: two threads watch, and any number of coroutines wait.
 
-What wakes them is the log's and the state's own way of telling, whichever process commits. A coroutine that is woken looks for
-itself and waits again; being woken too often is harmless, and too late is bounded by `LOOK_S`.
+The threads wait for notifications of the log and the state, whichever process commits. A coroutine that wakes up checks
+its condition and waits again; spurious wake-ups are harmless, and the delay of a missed one is at most `LOOK_S`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 LOOK_S = 2.0
-"""A coroutine looks for itself at least so often."""
+"""Longest wait of a coroutine before it checks its condition again, in seconds."""
 WAIT_MS = 500.0
 REST_S = 0.005
-"""Between two calls of the same kind: under load many commits are one call."""
+"""Pause between two notifications of the same kind, in seconds: under load one notification covers many commits."""
 
 
 class Bell:
-    """Wakes all who wait, from any thread. `rung` counts: who looks for something notes it first, and then waits for the next."""
+    """Wakes all waiting coroutines, from any thread. `rung` counts the notifications: a coroutine reads it before it
+    checks its condition, and passes it to `wait`, so that no notification is missed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.rung = 0
@@ -36,25 +37,26 @@ class Bell:
         self._next: asyncio.Future[None] = loop.create_future()
 
     async def wait(self, timeout_s: float, rung: int | None = None) -> None:
-        """Return when it rings, or at the timeout; at once if it has rung since it had rung so often."""
+        """Wait for the next notification or the timeout; returns at once if there was a notification since `rung` was read."""
         if rung is None or rung == self.rung:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._next), timeout_s)
 
     def ring(self) -> None:
-        """From the loop's thread."""
+        """Wake the waiting coroutines; called from the event loop's thread."""
         self.rung += 1
         self._next.set_result(None)
         self._next = self._loop.create_future()
 
     def ring_from_afar(self) -> None:
-        """From another thread; nothing if the loop is gone."""
+        """Wake the waiting coroutines from another thread; does nothing if the event loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.ring)
 
 
 class Watch:
-    """Tells of ticks, and of records of the topics that somebody reads. Made in the loop that waits."""
+    """Notifies of new ticks, and of new records in the topics being read. Created in the event loop in which coroutines
+    wait."""
 
     def __init__(self, log: Log, views: Views) -> None:
         self._log = log
@@ -71,7 +73,7 @@ class Watch:
 
     @contextmanager
     def topic(self, name: str) -> Iterator[Bell]:
-        """A bell that rings when a topic has grown; for as long as the block lasts."""
+        """Yield a bell that rings when a topic has new records; valid within the block."""
         bell = self._topics.setdefault(name, Bell(self._loop))
         self._readers[name] += 1
         self._begin("records", self._watch_records)
@@ -84,12 +86,12 @@ class Watch:
                 self._topics.pop(name, None)
 
     def ticking(self) -> Bell:
-        """A bell that rings when a tick is committed."""
+        """Return a bell that rings when a tick is committed."""
         self._begin("ticks", self._watch_ticks)
         return self.ticks
 
     def close(self) -> None:
-        """Wake everyone: there is no more to come."""
+        """Wake all coroutines and stop watching."""
         self._closed.set()
         self.ticks.ring()
         for bell in list(self._topics.values()):
@@ -112,7 +114,7 @@ class Watch:
                     self.ticks.ring_from_afar()
                 self._views.arrivals.wait(lambda seen=seen: self._newest() != seen, WAIT_MS)  # type: ignore[misc]
                 self._faults["ticks"].works()
-            except Exception as error:  # noqa: BLE001 - clients that wait look for themselves; people see the fault
+            except Exception as error:  # noqa: BLE001 - waiting coroutines check again at `LOOK_S`; the health shows the fault
                 self._failed("ticks", error)
             self._closed.wait(REST_S)
 
@@ -135,18 +137,18 @@ class Watch:
                         bell.ring_from_afar()
                 self._log.wait_commit(sequence, WAIT_MS)
                 self._faults["records"].works()
-            except Exception as error:  # noqa: BLE001 - clients that wait look for themselves; people see the fault
+            except Exception as error:  # noqa: BLE001 - waiting coroutines check again at `LOOK_S`; the health shows the fault
                 self._failed("records", error)
             self._closed.wait(REST_S)
 
     def _failed(self, what: str, error: Exception) -> None:
-        """Report that one of the threads cannot watch, and let it rest. A workspace that is being closed fails nothing."""
+        """Report that a thread failed to watch, and pause. A workspace that is being closed is no failure."""
         if not self._closed.is_set() and not isinstance(error, ClosedError):
             self._faults[what].failed(error)
         self._closed.wait(WAIT_MS / 1_000)
 
     def _ends(self, name: str) -> dict[int, int]:
-        """Where a topic ends; {} if it is gone, which its readers find out."""
+        """Return the ends of a topic; {} if the topic is gone, which its readers will find out."""
         try:
             return dict(self._log.ends([name])[name])
         except HeadwaterError:

@@ -1,4 +1,4 @@
-"""Reads of views and topics from what is committed: no engine, no Spark. A query that only Spark could answer is refused."""
+"""Reads views and topics from committed state: no engine, no Spark. Queries that only Spark could answer are rejected."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ if TYPE_CHECKING:
 
 _UNKNOWN = re.compile(r"the relation '(.*)', which is not known$")
 _LONG_NUMBER = re.compile(r"[0-9]{4001}")
-"""Python reads no whole number of more than 4,300 digits."""
+"""Python rejects whole numbers of more than 4,300 digits."""
 LOOKUPS_MAX = 100
-"""So many keys are looked up one by one; for more the view is read whole."""
+"""Number of keys that are looked up one by one; for more, the whole view is read."""
 
 
 @dataclass(frozen=True)
 class ReadResult:
-    """Rows, and the tick that they are of; None if no tick was made yet."""
+    """Rows, and the tick that they are read at; None if no tick was committed yet."""
 
     rows: pa.Table
     tick: int | None
 
 
 def manifest_at(views: Views, as_of: int | str | datetime | None) -> Manifest | None:
-    """The tick to read; Problem 410 if it is not kept, and could only be computed by Spark."""
+    """Return the manifest of the tick to read; Problem 410 if the tick is no longer kept, so that only Spark could
+    recompute it."""
     try:
         return views.reads.at(as_of)
     except TickNotKeptError as error:
@@ -70,7 +71,7 @@ def manifest_at(views: Views, as_of: int | str | datetime | None) -> Manifest | 
 
 
 def view_relation(log: Log, views: Views, name: str, manifest: Manifest | None) -> QueryRelation:
-    """A view, or what it gives beside its rows, at a tick; ViewNotFoundError."""
+    """Return a view, or a relation derived from it such as `<view>.late`, at a tick; ViewNotFoundError."""
     spelled = views.names.spelled(name)
     found = relations(log, views.store, manifest, {spelled.lower()})[spelled.lower()]
     if manifest is None:
@@ -79,13 +80,15 @@ def view_relation(log: Log, views: Views, name: str, manifest: Manifest | None) 
 
 
 def is_lookup(relation: QueryRelation, equal: Mapping[str, list[Any]]) -> bool:
-    """Whether the rows in which columns have these values are found without reading all: by the key, or if any rows will do."""
+    """Whether rows with these column values are found without reading all rows: by the key, or because no value is
+    required."""
     by_key = bool(relation.key) and all(name in equal for name in relation.key)
     return not equal or (by_key and prod(map(len, equal.values())) <= LOOKUPS_MAX)
 
 
 def rows_equal(relation: QueryRelation, equal: Mapping[str, list[Any]], limit: int) -> pa.Table:
-    """The rows in which each of these columns has one of its values, so many at most. By the key it costs what is found."""
+    """Return at most `limit` rows in which each column has one of its values. By the key, the cost is that of the rows
+    found."""
     names = list(equal)
     if not equal:
         return relation.read(None, None, limit).slice(0, limit)
@@ -112,7 +115,7 @@ def _kept(rows: pa.Table, equal: Mapping[str, list[Any]]) -> pa.Table:
 
 @dataclass(frozen=True)
 class SelectRequest:
-    """One SELECT over views and topics, all at one tick, of which the first rows are wanted."""
+    """One SELECT over views and topics, all at one tick, with bounds on the rows and bytes of its result."""
 
     text: str
     known: Mapping[str, QueryRelation]
@@ -120,14 +123,15 @@ class SelectRequest:
     rows_max: int
     bytes_max: int
     seconds: float
-    """What the query may take in all; `until_s` is when that is over, by the monotonic clock."""
+    """Time limit of the query, in seconds; `until_s` is its deadline on the monotonic clock."""
     until_s: float
 
     def soon(self, views: Views, log: Log, seconds: float) -> ReadResult | None:
-        """The answer, if it is found in this thread within so many seconds; None if the query is for a process. Problem 504 if its time is over.
+        """Return the result if it is computed in this thread within `seconds`; None if the query must run in a process.
+        Problem 504 if the query's time is over.
 
-        It is answered out of parts that are each known to mean what they mean in Spark: there is no function among them that reads
-        files, talks to a network or reaches into the server. What is not among them is refused.
+        Only SQL that is known to have Spark's semantics is accepted: no function in it reads files, uses the network or
+        accesses the server. Everything else is rejected.
         """
         left = self.until_s - time.monotonic()
         with names_hinted(log):
@@ -151,7 +155,8 @@ class SelectRequest:
             return self._found(views, answer)
 
     def at_last(self, views: Views, log: Log, processes: QueryProcesses) -> ReadResult:
-        """The answer of a process; Problem 504 at the end of the query's time, for which the process is killed if need be."""
+        """Return the result computed by a process; Problem 504 at the query's deadline, at which the process is killed
+        if necessary."""
         with names_hinted(log):
             try:
                 answer = processes.run(
@@ -184,7 +189,8 @@ def asked(
     seconds: float,
     until_s: float,
 ) -> SelectRequest:
-    """A query, read as far as to know that it is one, and what it may read."""
+    """Return the request of a query, parsed as far as needed to check that it is a SELECT and to find the relations
+    that it reads."""
     if len(text) > QUERY_CHARACTERS_MAX:
         raise _refused(views, "a very long query")
     if _LONG_NUMBER.search(text):

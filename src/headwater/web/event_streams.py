@@ -1,7 +1,7 @@
-"""Streams that end when the client, the server or the matter ends: server-sent events, JSON lines and Arrow batches.
+"""Response streams that end when the client, the server or the source ends: server-sent events, JSON lines and Arrow batches.
 
-A stream has a position and no queue: the next piece is made when the one before it was sent. So a slow client holds up
-nobody, and an idle one waits in the loop without a thread.
+A stream has a position and no queue: the next piece is computed after the previous one was sent. So a slow client
+delays no other, and an idle stream waits in the event loop without a thread.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from headwater.web.problems import Problem, problem_of
 from headwater.web.response_formats import ResponseFormat
 
 RETRY_MS = 1_000
-"""How soon a browser connects again after a stream has ended."""
+"""Delay after which a browser reconnects when a stream has ended, in milliseconds."""
 KEEP_ALIVE = b": keep-alive\n\n"
 ROWS_MAX = 1_000
-"""Rows in one event."""
+"""Maximum number of rows in one event."""
 
 
 class IdleTime:
-    """How long a stream has said nothing."""
+    """The time since a stream sent its last piece."""
 
     def __init__(self, keep_alive_s: float) -> None:
         self._keep_alive_s = keep_alive_s
         self.broken()
 
     def broken(self) -> None:
-        """It has said something."""
+        """Restart the idle time: the stream has sent a piece."""
         self._since = asyncio.get_running_loop().time()
 
     @property
     def too_long(self) -> bool:
-        """Whether it is to say that it is still there."""
+        """Whether a keep-alive is due."""
         return asyncio.get_running_loop().time() - self._since >= self._keep_alive_s
 
 
 def event(kind: str, data: Mapping[str, object] | str, identity: str | None = None) -> bytes:
-    """One server-sent event; `data` is JSON of one line."""
+    """Return one server-sent event; `data` is JSON on one line."""
     text = data if isinstance(data, str) else orjson.dumps(dict(data)).decode("utf-8")
     head = f"id: {identity}\n" if identity is not None else ""
     return f"{head}event: {kind}\ndata: {text}\n\n".encode()
 
 
 def end(reason: str) -> bytes:
-    """The last event of a stream that the server ends."""
+    """Return the last event of a stream that the server ends."""
     return event("end", {"reason": reason})
 
 
 def failed(error: Exception) -> bytes:
-    """What became of a stream that cannot go on."""
+    """Return the last event of a stream that failed."""
     return event("error", problem_of(error).document())
 
 
 class Streams:
-    """Counts the streams that are open, and tells them when the server stops."""
+    """Limits the number of open streams, and signals them to end when the server stops."""
 
     def __init__(self, most: int, retry_after_s: int, may_stay: Callable[[str], bool]) -> None:
-        """`may_stay` says whether a client, by the digest of its token, may be told more."""
+        """`may_stay` decides whether a client, given by the digest of its token, may receive more of a stream."""
         self._most = most
         self._retry_after_s = retry_after_s
         self.may_stay = may_stay
@@ -75,7 +75,7 @@ class Streams:
         form: ResponseFormat,
         headers: Mapping[str, str] | None = None,
     ) -> StreamingResponse:
-        """An answer of pieces; Problem 429 if there are too many streams."""
+        """Return a response that streams pieces; Problem 429 if too many streams are open."""
         if self.open >= self._most:
             raise Problem(
                 429,
@@ -93,7 +93,7 @@ class Streams:
 
 
 class _Stream(StreamingResponse):
-    """A response that is counted for as long as it lasts."""
+    """A response that counts as an open stream until it ends."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _Stream(StreamingResponse):
         self._is_events = media_type == ResponseFormat.EVENTS.value
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the pieces; to HEAD the headers alone, after which the connection is free for the next request."""
+        """Send the pieces. A HEAD request gets the headers only, and its connection is free for the next request."""
         if scope["method"] == "HEAD":
             await self._pieces.aclose()
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -125,7 +125,7 @@ class _Stream(StreamingResponse):
             await self._pieces.aclose()
 
     async def _permitted(self, guest: str) -> AsyncIterator[bytes]:
-        """The pieces for as long as the client's token is known: who loses it in the middle is told nothing more."""
+        """Yield pieces while the client's token is valid: a client whose token is revoked gets nothing more."""
         async for piece in self._pieces:
             if not self._streams.may_stay(guest):
                 if self._is_events:

@@ -1,11 +1,11 @@
-"""Idempotency keys: a post that is repeated under its key is answered with its first receipt, and writes nothing.
+"""Idempotency keys: a post repeated with the same key is answered with its first receipt, and writes nothing.
 
-The keys are records of a topic, written in the same commit as the rows that they are for: wherever the server dies, both are
-there or neither is. The append expects that topic to end where this process has read it to, so that of two servers of one
-workspace one is first. After a restart a key's record says by its commit which records it was for.
+The keys are records of a topic, written in the same commit as the rows that they are for: after a crash either both
+exist or neither does. The append expects the topic to end where this process has read it to, so that of two servers of
+one workspace only one succeeds. After a restart, the commit of a key's record identifies the rows that the key was for.
 
-Remembered are the keys of the last day, at most the last 100,000: the topic's retention removes what is older. The ids of webhooks'
-deliveries are such keys too, in a topic of their own and for a week: senders try again for days.
+Keys are kept for a day, at most the last 100,000; the topic's retention removes older ones. The ids of webhook
+deliveries are keys too, in a topic of their own and for a week, because senders retry for days.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DELIVERIES_RETENTION = "7 days"
 KEYS_MAX = 100_000
 KEY_CHARACTERS_MAX = 255
 ATTEMPTS_MAX = 100
-"""How often an append is done again because another process wrote keys meanwhile."""
+"""Attempts of an append when other processes write keys at the same time."""
 CONFLICT_WAIT_MS = 20.0
 
 _DIGEST_BYTES = 16
@@ -46,20 +46,20 @@ _SHARE = re.compile(r"^(\d+):(\d+)\+(\d+)$")
 
 @dataclass(frozen=True)
 class Key:
-    """An idempotency key with what it stands for: digests, which say nothing of either."""
+    """An idempotency key and its body, as digests that reveal neither."""
 
     name: bytes
     body: bytes
 
     def of(self, topic: TopicDefinition) -> Key:
-        """The same for one topic among those that have had its name: one that is made anew knows none of the keys before it."""
+        """Return the key for one incarnation of the topic: a topic that was dropped and created again has no keys."""
         said = hashlib.sha256(self.name + topic.incarnation.to_bytes(8, "little", signed=True))
         return Key(said.digest()[:_DIGEST_BYTES], self.body)
 
 
 @dataclass(frozen=True)
 class _Known:
-    """A key that was used. The receipt of one that this process has not written is found when it is asked for."""
+    """A used key. For a key that another process wrote, the receipt is reconstructed when it is requested."""
 
     body: bytes
     topic: str
@@ -70,7 +70,7 @@ class _Known:
 
 
 def key_of(name: str, owner: str, topic: str, kind: str, body: bytes) -> Key:
-    """The key that a client gave for a body: of one client, for one topic."""
+    """Return the key for a body that a client posts to a topic; keys of different clients and topics never collide."""
     if not name or len(name) > KEY_CHARACTERS_MAX:
         raise Problem(
             400,
@@ -84,12 +84,12 @@ def key_of(name: str, owner: str, topic: str, kind: str, body: bytes) -> Key:
 
 
 class IdempotencyKeys:
-    """The keys of a workspace as one process knows them. `guard` is held from asking to writing."""
+    """The keys of a workspace, as one process has read them. Callers hold `guard` from `refresh` or `find` to `append`."""
 
     def __init__(
         self, log: Log, clock: Clock, create: Callable[[], TopicDefinition], retention: str = RETENTION
     ) -> None:
-        """`create` makes the topic of the keys, or finds it; `retention` is how long one is known."""
+        """`create` creates or finds the topic of the keys; `retention` is how long a key is valid."""
         self.guard = threading.Lock()
         self._log = log
         self._clock = clock
@@ -100,9 +100,9 @@ class IdempotencyKeys:
         self._window_us = parse_span_us(retention)
 
     def find(self, key: Key) -> Receipt | None:
-        """The receipt of what was posted under a key; None if nothing was. Problem 422 if that was another body.
+        """Return the receipt of an earlier post with this key; None if there was none. Problem 422 if that had another body.
 
-        AlreadyWrittenError if it was written, and its records are gone since.
+        AlreadyWrittenError if the post was written, but its records have been removed since.
         """
         known = self._known.get(key.name)
         if known is None or known.at < self._clock.now_us() - self._window_us:
@@ -117,7 +117,7 @@ class IdempotencyKeys:
         return known.receipt or self._located(known)
 
     def refresh(self) -> None:
-        """Take in the keys that other processes have written."""
+        """Read the keys written by other processes."""
         topic = self._made()
         info = self._log.partitions(topic.name)[0]
         start = max(self._read_to, info.first, info.end - KEYS_MAX)
@@ -131,9 +131,9 @@ class IdempotencyKeys:
         self._read_to = info.end
 
     def append(self, append: Append, topic: str, keys: Sequence[tuple[Key, Share | None]]) -> Receipt:
-        """Commit rows of a topic together with the keys that they were posted under; the receipt of the rows.
+        """Commit rows of a topic together with the keys of their posts; returns the receipt of the rows.
 
-        A share is None if the whole append is the key's. ConflictError if another process wrote keys since `refresh`.
+        A share is None if the whole append belongs to the key. ConflictError if another process wrote keys since `refresh`.
         """
         made = self._made()
         rows = [
@@ -155,7 +155,8 @@ class IdempotencyKeys:
         return mine
 
     def keep_trying(self, act: Callable[[], None]) -> None:
-        """Do what ends in `append`, again while other processes write keys at the same time. `guard` must be held."""
+        """Call `act`, which ends in `append`, and repeat it while other processes write keys at the same time. Requires
+        `guard`."""
         for _ in range(ATTEMPTS_MAX - 1):
             seen = self._log.sequence()
             try:
@@ -163,7 +164,8 @@ class IdempotencyKeys:
             except ConflictError as conflict:
                 if conflict.facts.get("topic") != self._made().name:
                     raise
-                self._log.wait_commit(seen, CONFLICT_WAIT_MS)  # what was first may not be visible yet
+                # the other process's commit may not be visible yet
+                self._log.wait_commit(seen, CONFLICT_WAIT_MS)
         return act()
 
     def _made(self) -> TopicDefinition:
@@ -179,7 +181,7 @@ class IdempotencyKeys:
             self._known.popitem(last=False)
 
     def _located(self, known: _Known) -> Receipt:
-        """The records of a commit of another process, by its number and time."""
+        """Reconstruct the receipt of a commit of another process, from its number and append time."""
         found: dict[int, tuple[int, int]] = {}
         partitions = self._log.partitions(known.topic)
         for partition, info in partitions.items():
@@ -197,7 +199,8 @@ class IdempotencyKeys:
                         break
             except GapError:
                 offsets = []
-            if offsets and offsets[0] >= info.compacted_to:  # before it, records between may be gone
+            # below this offset, compaction may have removed some of the records
+            if offsets and offsets[0] >= info.compacted_to:
                 found[partition] = (offsets[0], offsets[-1] + 1)
         whole = Receipt({known.topic: found} if found else {}, token_of(self._log, known.sequence))
         if known.share is None and found:

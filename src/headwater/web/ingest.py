@@ -1,9 +1,9 @@
-"""Posts become appends: those for one topic that wait at the same time are one commit, and each has its own receipt.
+"""Writes posts as appends: concurrent posts to one topic share a commit (group commit), and each has its own receipt.
 
-While a group is being written and synced the next one gathers, so that many clients share a sync and one alone waits for
-nobody. A post that does not fit is refused by itself. What waits is bounded, by number and by bytes: more is told to come
-again. The event loop takes posts and hands them to a gathering for each topic; decoding, checking and writing happen in the
-threads that it is given.
+While a group is written and synced, the next one collects, so that many clients share a sync and a single one does not
+wait. A post that does not conform to the topic fails alone. The waiting posts are bounded, by number and by bytes:
+further posts are rejected with 429. The event loop accepts posts and passes them to a group commit per topic; worker
+threads decode, check and write them.
 """
 
 from __future__ import annotations
@@ -34,24 +34,26 @@ from headwater.web.shared_receipts import Share, own_receipt, shares_after, shar
 
 GROUP_POSTS_MAX = 2_000
 GROUP_BYTES_MAX = 4 << 20
-"""A group is closed at this size; a post that is as large by itself is written alone."""
+"""Size at which a group is closed, in bytes; a post of this size is written alone."""
 DECODED_BYTES_MAX = 64 << 20
-"""A group is written in several commits where its Arrow streams are larger than this once they are decoded."""
+"""Decoded size of Arrow streams above which a group is split into several commits."""
 OVERLAP_BYTES = 256 << 10
-"""Per topic: if so much waits, it is decoded while another group is synced. Less gathers until that one is done."""
+"""Bytes waiting for a topic from which the next group is decoded while another is synced. Fewer wait until the sync is
+done."""
 LIMITS = Limits(most=GROUP_POSTS_MAX, weight_max=GROUP_BYTES_MAX, overlap_weight=OVERLAP_BYTES)
 
 SMALL_BYTES = 256 << 10
-"""Larger bodies are written by threads of their own, and leave a part of the room: a flood of them keeps no small post out."""
+"""Size above which bodies have their own threads and may not fill all of the space: many large bodies keep no small one
+out."""
 SMALL_SHARE = 8
-"""One part in so many of the bytes in flight is for bodies that are small."""
+"""Fraction of the bytes in flight, as 1/n, that is reserved for small bodies."""
 STRANGERS_SHARE = 4
-"""One part in so many of the bytes in flight may be of bodies whose senders are not known yet."""
+"""Fraction of the bytes in flight, as 1/n, that bodies of unauthenticated senders may use."""
 
 
 @dataclass(frozen=True)
 class PostResult:
-    """What became of a post. `replayed`: it was written before, under the same key."""
+    """The result of a post. `replayed`: it was written before, with the same key."""
 
     receipt: Receipt
     replayed: bool = False
@@ -59,7 +61,7 @@ class PostResult:
 
 @dataclass(frozen=True)
 class DeliveryOrigin:
-    """Where a row comes from that a source was handed: the row as it was read, and when it was sent."""
+    """The origin of a row that was pushed to a source: the parsed row, and the time at which it was sent."""
 
     source: str
     row: Mapping[str, Any]
@@ -67,7 +69,7 @@ class DeliveryOrigin:
 
 
 class Post(Request):
-    """A body that waits to be written; with `origin`, it was read already, and is a source's."""
+    """A body that waits to be written. With `origin` it was parsed already, and belongs to a source."""
 
     def __init__(
         self, body: bytes, media: Media, key: Key | None, origin: DeliveryOrigin | None = None
@@ -82,7 +84,7 @@ class Post(Request):
 
     @property
     def open(self) -> bool:
-        """Whether nothing is known of it yet."""
+        """Whether the post has no result yet."""
         return self.answer is None and self.error is None
 
 
@@ -92,11 +94,11 @@ class _Lane:
     def __init__(self, gathering: GroupCommit[Post]) -> None:
         self.gathering = gathering
         self.posts = 0
-        """That are not written yet."""
+        """Number of posts that are not written yet."""
 
 
 class Ingest:
-    """Takes posts for the topics of a workspace. Its methods are for the event loop's thread."""
+    """Accepts posts for the topics of a workspace. Methods are called from the event loop's thread."""
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class Ingest:
         deliveries: IdempotencyKeys | None = None,
         large_threads: Executor | None = None,
     ) -> None:
-        """`deliveries` are the keys of what sources are handed; `large_threads` write what is not small."""
+        """`deliveries` are the idempotency keys of sources' deliveries; `large_threads` write posts that are not small."""
         self._writing = _Writing(
             log, keys, deliveries or keys, settings.body_bytes_max, settings.body_rows_max
         )
@@ -119,7 +121,7 @@ class Ingest:
         self._bytes = 0
 
     def check(self, size: int, of: int | None = None) -> None:
-        """Problem 429 if there is no room for so many bytes now, of a body that has so many at least."""
+        """Raise Problem 429 if there is no space for `size` more bytes now; `of` is the minimum size of the whole body."""
         most = self._settings.in_flight_bytes_max
         if max(size, of or 0) > SMALL_BYTES:
             most -= most // SMALL_SHARE
@@ -128,18 +130,19 @@ class Ingest:
             raise _too_busy("too many bytes" if full else "too many posts", self._settings)
 
     def reserve(self, size: int, of: int | None = None) -> None:
-        """Take room for bytes that have come, of a body of which so many have come by now; Problem 429 if there is none."""
+        """Reserve space for received bytes; `of` is the number of bytes of the body received by now. Problem 429 if
+        there is none."""
         self.check(size, of)
         self._bytes += size
 
     def release(self, size: int) -> None:
-        """Give reserved room back."""
+        """Release reserved space."""
         self._bytes -= size
 
     async def append(
         self, topic: str, body: bytes, media: Media, key: Key | None, origin: DeliveryOrigin | None = None
     ) -> PostResult:
-        """Write what was posted; returns when it is durable. It is written also if nobody waits for it any more."""
+        """Write a post; returns when it is durable. The post is written even if the client has gone."""
         is_large = len(body) > SMALL_BYTES
         name = (topic.lower(), is_large)
         if name not in self._lanes:
@@ -159,7 +162,7 @@ class Ingest:
         raise post.error or RuntimeError("a post was forgotten")
 
     async def drain(self) -> None:
-        """Wait until everything that was taken is written."""
+        """Wait until all accepted posts are written."""
         while self._lanes:
             await asyncio.sleep(0.01)
 
@@ -171,8 +174,9 @@ class Ingest:
 
 
 class Strangers:
-    """Room for bodies whose senders are not known before all of them is there: a part of what there is, so that they cannot keep
-    those out who have a token. For the event loop's thread, as `Ingest` is."""
+    """Space for bodies whose senders are authenticated only after the whole body was read, such as signed webhooks: a
+    part of the total, so that they cannot crowd out clients with a token. Methods are called from the event loop's
+    thread, as those of `Ingest`."""
 
     def __init__(self, ingest: Ingest, settings: ServerSettings) -> None:
         self._ingest = ingest
@@ -180,19 +184,19 @@ class Strangers:
         self._bytes = 0
 
     def check(self, size: int, of: int | None = None) -> None:
-        """See `Ingest`."""
+        """Raise Problem 429 if there is no space; see `Ingest.check`."""
         if self._bytes + size > self._settings.in_flight_bytes_max // STRANGERS_SHARE:
             raise _too_busy("too many bytes", self._settings)
         self._ingest.check(size, of)
 
     def reserve(self, size: int, of: int | None = None) -> None:
-        """See `Ingest`."""
+        """Reserve space; see `Ingest.reserve`."""
         self.check(size, of)
         self._ingest.reserve(size, of)
         self._bytes += size
 
     def release(self, size: int) -> None:
-        """Give reserved room back."""
+        """Release reserved space."""
         self._ingest.release(size)
         self._bytes -= size
 
@@ -218,7 +222,7 @@ def _not_written_yet(settings: ServerSettings) -> Problem:
 
 
 class _Writing:
-    """What happens in a thread: from bodies to one commit."""
+    """The part that runs in worker threads: from bodies to one commit."""
 
     def __init__(
         self,
@@ -235,7 +239,7 @@ class _Writing:
         self._body_rows_max = body_rows_max
 
     def write(self, name: str, group: Sequence[Post]) -> None:
-        """Settle every post of a group: with its receipt, or with what is wrong with it. What is small is one commit."""
+        """Settle every post of a group, with a receipt or an error. Small groups are one commit."""
         topic = self._log.topic(name)
         reader = BodyReader(topic, self._body_bytes_max, self._body_rows_max)
         decoded: list[tuple[Post, Rows]] = []
@@ -253,7 +257,7 @@ class _Writing:
             size += reader.size
             if (
                 size > DECODED_BYTES_MAX
-            ):  # bodies may be small and their rows not: a group of such is not held whole
+            ):  # rows may be much larger than their bodies: such a group is never in memory as a whole
                 self._settle(topic, _conformed(decoded, topic))
                 decoded, size = [], 0
         fit = _conformed(decoded, topic)
@@ -273,7 +277,8 @@ class _Writing:
     def _write_keyed(
         self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: IdempotencyKeys
     ) -> None:
-        """The same with keys: what is known is answered, what is new is written together with its key."""
+        """Write posts with idempotency keys: posts with used keys are answered, new ones are written together with
+        their keys."""
         keys.refresh()
         fresh: dict[bytes, Post] = {}
         again: list[tuple[Post, Post]] = []
@@ -297,17 +302,17 @@ class _Writing:
     def _append(
         self, topic: TopicDefinition, fit: Sequence[tuple[Post, pa.RecordBatch]], keys: IdempotencyKeys
     ) -> None:
-        """Write posts in one commit; where the log refuses that for what is in it, each by itself."""
+        """Write posts in one commit; if the log rejects it because of its content, write each post alone."""
         if not fit:
             return
         try:
             self._commit(topic, fit, keys)
-        except (BadRowError, UsageError, BacklogError) as error:  # nothing was written of what is still open
+        except (BadRowError, UsageError, BacklogError) as error:  # posts that are still open were not written
             if len(fit) == 1:
                 fit[0][0].error = error
                 return
             for one in fit:
-                if one[0].open:  # those before what was refused may have been written one by one
+                if one[0].open:  # earlier posts may already have been written alone
                     self._append(topic, [one], keys)
 
     def _commit(
@@ -321,7 +326,7 @@ class _Writing:
         keyed = [(post.key, place) for place, (post, _) in enumerate(fit) if post.key is not None]
         if (
             keyed and shares is None and len(fit) > 1
-        ):  # the log decides where rows go, and a key has to say where
+        ):  # the log decides the partitions, and a key must record them
             for one in fit:
                 self._commit(topic, [one], keys)
             return
@@ -340,7 +345,7 @@ class _Writing:
 
 
 def _answered(post: Post, key: Key, keys: IdempotencyKeys) -> bool:
-    """Whether a post was settled by what is known of its key."""
+    """Whether the recorded use of its key settles a post."""
     try:
         receipt = keys.find(key)
     except (HeadwaterError, Problem) as error:
@@ -355,7 +360,8 @@ def _answered(post: Post, key: Key, keys: IdempotencyKeys) -> bool:
 def _captured(
     handed: Sequence[tuple[Post, DeliveryOrigin]], topic: TopicDefinition
 ) -> list[tuple[Post, pa.RecordBatch]]:
-    """The rows that sources were handed, as batches that fit the topic; what does not fit is settled."""
+    """Return the rows pushed to sources as batches that conform to the topic; rows that do not conform are settled with
+    an error."""
     rows, sent = [origin.row for _, origin in handed], [origin.sent_us for _, origin in handed]
     try:
         if any(origin.source != topic.captured_by for _, origin in handed):
@@ -372,7 +378,7 @@ def _captured(
 def _conformed(
     decoded: Sequence[tuple[Post, Rows]], topic: TopicDefinition
 ) -> list[tuple[Post, pa.RecordBatch]]:
-    """The rows of posts as batches that fit the topic; posts that do not fit are settled."""
+    """Return the rows of posts as batches that conform to the topic; posts that do not conform are settled with an error."""
     try:
         check_written(topic)
     except UsageError as error:
@@ -384,7 +390,7 @@ def _conformed(
         try:
             batch = conform([row for _, rows in lists for row in rows], topic)
         except (HeadwaterError, RecursionError):
-            pass  # one of them does not fit: which, is found below
+            pass  # one post does not conform; the loop below finds it
         else:
             fit, at = [], 0
             for post, rows in lists:
@@ -394,7 +400,7 @@ def _conformed(
     fit = []
     for post, rows in decoded:
         try:
-            is_arrow = isinstance(rows, pa.Table)  # which was validated when it was read
+            is_arrow = isinstance(rows, pa.Table)  # validated when it was read
             fit.append((post, conform(rows, topic, validated=is_arrow)))
         except HeadwaterError as error:
             post.error = error

@@ -1,4 +1,4 @@
-"""Large answers as they go out: in pieces, as fast as the client takes them in, within a bound on their time and on their bytes together."""
+"""Sends large responses in pieces, as fast as the client reads them, with limits on their time and on their total size."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 256 << 10
 ABORT = "headwater.abort"
-"""In the scope of a request: what ends its connection at once."""
+"""Key in a request's scope of the function that aborts its connection."""
 
 
 class ResponseSender:
-    """Sends answers. The bytes of large ones that clients have not taken in yet are counted: clients that read slowly, or not at all,
-    cannot fill the memory. For the event loop's thread."""
+    """Sends responses. Counts the bytes of large ones that clients have not read yet, so that slow clients cannot fill
+    the memory. For the event loop's thread."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self.bytes = 0
 
     async def send(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send an answer; 429 instead, if too much of others' is waiting to be taken in. A client that is too slow is cut off."""
+        """Send a response; 429 instead, if too many bytes of other responses are unread. A client that is too slow is
+        disconnected."""
         if isinstance(response, StreamingResponse) or len(response.body) <= PIECE_BYTES:
             await response(scope, receive, send)
             return
@@ -48,7 +49,7 @@ class ResponseSender:
 
 
 async def _send_pieces(response: Response, send: Send) -> None:
-    """Send a body piece by piece: the connection asks for the next when the one before is nearly gone."""
+    """Send a body piece by piece: the connection requests the next piece when the previous one is nearly sent."""
     body = memoryview(response.body)
     await send(
         {

@@ -1,4 +1,4 @@
-"""What the query string of a request says, or an error that names the parameter."""
+"""Parses query-string parameters; an error names the parameter."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from headwater.core.types import format_type
 from headwater.log.protocol import PartitionInfo
 
 _PLACES = re.compile(r"[0-9]{1,9}@[0-9]{1,18}(,[0-9]{1,9}@[0-9]{1,18})*\Z")
-"""Numbers that partitions and offsets can be: longer ones are none."""
+"""Partitions and offsets with a plausible number of digits; longer numbers are rejected."""
 _RECEIPT = re.compile(r"[^:;]+:[0-9]+@[0-9]+-[0-9]+")
 Start = str | int | dict[int, int] | datetime
 
 
 def refuse_unknown(request: Request, known: Sequence[str]) -> None:
-    """UsageError for a parameter that is none: a misspelt one must not be passed over."""
+    """Raise UsageError for an unknown parameter: a misspelt one must not be ignored."""
     for name in request.query_params:
         if name not in known:
             raise UsageError(f"there is no parameter {name!r}", hint=f"there are {', '.join(known)}")
 
 
 def whole(request: Request, name: str, default: int, least: int, most: int) -> int:
-    """A whole number within bounds."""
+    """Return a whole number within bounds."""
     text = request.query_params.get(name)
     if text is None:
         return default
@@ -40,7 +40,7 @@ def whole(request: Request, name: str, default: int, least: int, most: int) -> i
 
 
 def seconds(request: Request, name: str, default: float, most: float) -> float:
-    """A time to wait."""
+    """Return a duration in seconds."""
     text = request.query_params.get(name)
     if text is None:
         return default
@@ -54,7 +54,7 @@ def seconds(request: Request, name: str, default: float, most: float) -> float:
 
 
 def flag(request: Request, name: str) -> bool:
-    """Whether a switch is on: `?follow`, or `?follow=true`."""
+    """Whether a flag is set: `?follow`, or `?follow=true`."""
     text = request.query_params.get(name)
     if text is None:
         return False
@@ -64,31 +64,31 @@ def flag(request: Request, name: str) -> bool:
 
 
 def as_of(request: Request) -> int | str | datetime | None:
-    """The tick or the moment that is asked for."""
+    """Return the tick or time of `as_of`; None if it is not given."""
     text = request.query_params.get("as_of")
     return None if text is None else as_of_text(text)
 
 
 def as_of_text(text: str) -> int | str | datetime:
-    """A tick, the token of one, or a moment as it is written."""
+    """Parse a tick, the token of a tick, or a time."""
     if (token := Token.parse(text)) is not None:
         return text if token.id else token.number
     return moment(text, "as_of is a tick, or a time")
 
 
 def after(request: Request) -> Receipt | str | None:
-    """What an answer must have seen."""
+    """Return the receipt or position of `after`; None if it is not given."""
     text = request.query_params.get("after")
     return None if text is None else after_text(text)
 
 
 def after_text(text: str) -> Receipt | str:
-    """The receipt of an append, or a position in a source, as it is written."""
+    """Parse the receipt of an append; other text is returned as the position of a source."""
     return Receipt.parse(text) if _RECEIPT.match(text) else text
 
 
 def moment(text: str, what: str) -> datetime:
-    """A time in ISO text; UTC where it says no zone. A `+` that was sent as such has become a space."""
+    """Parse an ISO time; UTC if it has no zone. An unescaped `+` arrives as a space and is accepted."""
     try:
         found = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
     except ValueError:
@@ -97,7 +97,8 @@ def moment(text: str, what: str) -> datetime:
 
 
 def start_of(text: str, infos: Mapping[int, PartitionInfo]) -> Start:
-    """Where a read of a topic begins: `earliest`, `latest`, `17`, `0@17,1@4`, the last `-10` of each partition, or a time."""
+    """Return the start of a read: `earliest`, `latest`, `17`, `0@17,1@4`, the last `-10` records of each partition, or
+    a time."""
     if text in ("earliest", "latest"):
         return text
     if re.fullmatch(r"-[0-9]{1,9}", text):
@@ -110,7 +111,7 @@ def start_of(text: str, infos: Mapping[int, PartitionInfo]) -> Start:
 
 
 def places(text: str) -> dict[int, int]:
-    """`0@17,1@4` as {0: 17, 1: 4}; the commit that may stand behind it is for `commit_of`."""
+    """Parse `0@17,1@4` to {0: 17, 1: 4}; a commit that follows it is read by `commit_of`."""
     text, _ = split_token(text)
     if not _PLACES.match(text):
         raise UsageError(f"{text!r} is not a position", hint="partition@offset,..., such as 0@17,1@4")
@@ -118,12 +119,12 @@ def places(text: str) -> dict[int, int]:
 
 
 def commit_of(text: str | None) -> Token | None:
-    """The commit behind a position, as `place_text` wrote it."""
+    """Return the commit token at the end of a position from `place_text`, or None."""
     return None if text is None else split_token(text)[1]
 
 
 def place_text(positions: Mapping[int, int], commit: Token | None = None) -> str:
-    """{0: 17, 1: 4} as `0@17,1@4~1043-5f0c6c1b9e2d4a7b`, with the last commit that was read, if there is one."""
+    """Return {0: 17, 1: 4} as `0@17,1@4~1043-5f0c6c1b9e2d4a7b`, with the last commit that was read, if there is one."""
     text = ",".join(f"{p}@{offset}" for p, offset in sorted(positions.items()))
     return text if commit is None else f"{text}~{commit}"
 
@@ -131,7 +132,7 @@ def place_text(positions: Mapping[int, int], commit: Token | None = None) -> str
 def equalities(
     request: Request, schema: pa.Schema, reserved: Sequence[str], what: str
 ) -> dict[str, list[Any]]:
-    """The columns that are to be equal to one of some values."""
+    """Return the parameters that name columns: the accepted values by column."""
     names = {name.lower(): name for name in schema.names}
     found: dict[str, list[Any]] = {}
     for given, text in request.query_params.multi_items():

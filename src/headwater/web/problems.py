@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457): what a client is told, and what it is not told."""
+"""Errors as problem documents (RFC 9457), without details that clients must not see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwater.core import errors as e
 
 MEDIA_TYPE = "application/problem+json"
 VALUE_CHARACTERS_MAX = 200
-"""A value that is at fault is shown so far."""
+"""Longest text of an invalid value, in characters; longer ones are cut."""
 
 logger = logging.getLogger("headwater.web")
 
@@ -60,11 +60,11 @@ _SHOWN_FACTS = (
     "partition",
     "position",
 )
-"""Facts of errors that a client can do something with; others may name files."""
+"""Facts of errors that are useful to a client; other facts may contain file names."""
 
 
 class Problem(Exception):
-    """An answer that is a refusal. `retry_after_s`: when to come again."""
+    """An error response. `retry_after_s` is the delay after which the client may retry."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Problem(Exception):
             self.headers["Retry-After"] = str(retry_after_s)
 
     def document(self) -> dict[str, Any]:
-        """The problem as it is sent."""
+        """Return the problem document."""
         return {
             "type": f"urn:headwater:problem:{self.kind}",
             "title": self.kind.replace("-", " "),
@@ -99,14 +99,14 @@ class Problem(Exception):
         }
 
     def response(self) -> Response:
-        """The answer."""
+        """Return the problem as a response."""
         return Response(
             orjson.dumps(self.document()), self.status, media_type=MEDIA_TYPE, headers=self.headers
         )
 
 
 def problem_of(error: Exception) -> Problem:
-    """What a client is told of an error. One that is not the client's to know of is logged, under an id that both see."""
+    """Return the problem for an error. An error that clients must not see is logged, with an id that its response has too."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, e.HeadwaterError) and (status := _status(error)) is not None:
@@ -135,7 +135,7 @@ def problem_of(error: Exception) -> Problem:
 
 
 def kind_of(error: type[e.HeadwaterError]) -> str:
-    """`BadRowError` as `bad-row`."""
+    """Return the kind of an error class: `bad-row` for `BadRowError`."""
     if error is e.UsageError:
         return "bad-request"
     return re.sub(r"(?<!^)(?=[A-Z])", "-", error.__name__.removesuffix("Error")).lower()
@@ -151,19 +151,19 @@ def _status(error: e.HeadwaterError) -> int | None:
         first, tick = error.facts.get("first_available"), error.facts.get("tick")
         return 410 if isinstance(first, int) and isinstance(tick, int) and tick < first else 404
     if isinstance(error, e.StorageError | e.CorruptionError):
-        return None  # names files
+        return None  # contains file names
     return 503 if error.retryable or isinstance(error, e.ClosedError) else None
 
 
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | float):
         return value
-    if isinstance(value, int) and value.bit_length() < 64:  # longer ones would not be written
+    if isinstance(value, int) and value.bit_length() < 64:  # orjson cannot encode longer ones
         return value
     text = _whole(value if isinstance(value, str) else e.shown(value, VALUE_CHARACTERS_MAX + 1))
     return text if len(text) <= VALUE_CHARACTERS_MAX else text[: VALUE_CHARACTERS_MAX - 1] + "…"
 
 
 def _whole(text: str) -> str:
-    """The text without halves of characters: JSON may say one, and may not be answered with one."""
+    """Return the text without lone surrogates: JSON input may contain them, JSON output must not."""
     return text.encode("utf-8", "replace").decode()

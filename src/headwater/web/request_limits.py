@@ -1,6 +1,6 @@
-"""Requests as they come in: how many connections there may be, and how long a head and a body may take.
+"""Limits on incoming requests: the number of connections, and the time that a request's head and body may take.
 
-What is too slow is told so, with 408, and its connection ends; a connection too many is told to come again, with 503.
+A request that is too slow is answered with 408 and its connection is closed; a connection too many is answered with 503.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FILES_KEPT = 256
-"""Files of the process that are left to the workspace, out of those that the system gives it."""
+"""File descriptors of the process that are left to the workspace."""
 
 
 async def in_time(request: Request, reading: Awaitable[T]) -> T:
-    """What is read of a body; Problem 408 if it takes longer than the server's settings say."""
+    """Return the result of reading a body; Problem 408 if that takes longer than the setting allows."""
     seconds = request.app.state.served.settings.body_s
     try:
         async with asyncio.timeout(seconds):
@@ -41,7 +41,7 @@ async def in_time(request: Request, reading: Awaitable[T]) -> T:
 
 
 async def whole(request: Request, bytes_max: int, what: str) -> bytes:
-    """A body that is to be small; Problem 413 if it is not."""
+    """Return a body that must be small; Problem 413 if it is not."""
     body = b""
     async for piece in request.stream():
         body += piece
@@ -56,11 +56,11 @@ async def whole(request: Request, bytes_max: int, what: str) -> bytes:
 
 
 def protocol_of(settings: ServerSettings) -> type[asyncio.Protocol]:
-    """What speaks HTTP on each connection, within the bounds of the settings."""
+    """Return the HTTP protocol class of the server, with the limits of the settings."""
     most = connections_max(settings)
 
     class Bounded(_Bounded):
-        """For these settings."""
+        """The protocol with the limits of these settings."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -72,7 +72,7 @@ def protocol_of(settings: ServerSettings) -> type[asyncio.Protocol]:
 
 
 def raise_files_max(settings: ServerSettings) -> None:
-    """Let the process have a file for each connection, as far as the system lets it raise its own limit."""
+    """Raise the process's limit of open files towards one per connection, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.connections_max + FILES_KEPT
     if hard != resource.RLIM_INFINITY:
@@ -83,7 +83,7 @@ def raise_files_max(settings: ServerSettings) -> None:
 
 
 def connections_max(settings: ServerSettings) -> int:
-    """How many there may be: where the system gives fewer files than that, those that it gives."""
+    """Return the maximum number of connections: the setting's, or fewer if the system allows fewer open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return settings.connections_max
@@ -91,7 +91,7 @@ def connections_max(settings: ServerSettings) -> int:
 
 
 class _Bounded(HttpToolsProtocol):
-    """uvicorn's, with a time for heads and a number of connections."""
+    """uvicorn's HTTP protocol, with a time limit for heads and a limit on the number of connections."""
 
     connections_max: int
     head_s: float
@@ -101,7 +101,7 @@ class _Bounded(HttpToolsProtocol):
     _stalled: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """One more, or one too many."""
+        """Begin to wait for a head, or reject the connection if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self.connections_max:
             self._end_with(
@@ -117,7 +117,7 @@ class _Bounded(HttpToolsProtocol):
             self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """What comes between requests begins the next one, even if it is an empty line."""
+        """Begin to wait for a head: any data between requests, even an empty line, begins the next request."""
         if self.transport.is_closing():
             return
         under_way: RequestResponseCycle | None = self.cycle
@@ -126,34 +126,34 @@ class _Bounded(HttpToolsProtocol):
         super().data_received(data)
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Stop the time limit: the head is complete."""
         self._stop_awaiting()
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Cancel all time limits."""
         self._stop_awaiting()
         self._stop_stalling()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """A request may end its connection: an answer that its client takes in too slowly does."""
+        """Pass the connection's abort function to the request: a response that its client reads too slowly is aborted."""
         super().on_message_begin()
         self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]
 
     def pause_writing(self) -> None:
-        """The client takes in less than it is sent: for a while that is all right."""
+        """Begin the time limit of a client that does not read; the connection is aborted at its end."""
         super().pause_writing()
         if self._stalled is None:
             self._stalled = self.loop.call_later(self.stall_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has taken in what was sent."""
+        """Cancel the time limit: the client has read the data sent."""
         self._stop_stalling()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing came for long; what the client has not taken in by now it never will."""
+        """Abort the connection of an idle client that has not read all data sent: it never will."""
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -177,7 +177,7 @@ class _Bounded(HttpToolsProtocol):
             self._end_with(_too_slow("head", self.head_s, "send it at once"))
 
     def _end_with(self, problem: Problem) -> None:
-        """Answer without having read a request, and hang up."""
+        """Respond without having read a request, and close the connection."""
         body = orjson.dumps(problem.document())
         headers = {
             "Content-Type": MEDIA_TYPE,

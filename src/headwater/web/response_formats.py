@@ -1,4 +1,4 @@
-"""Tables as answers: JSON, JSON lines or an Arrow stream, as the client asks for it."""
+"""Tables as responses: JSON, JSON lines or an Arrow stream, negotiated with the client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwater.web.problems import Problem
 
 
 class ResponseFormat(Enum):
-    """What an answer with rows can be."""
+    """Media types of a response with rows."""
 
     JSON = "application/json"
     NDJSON = "application/x-ndjson"
@@ -35,7 +35,7 @@ def form_of(
     request: Request,
     offered: Sequence[ResponseFormat] = (ResponseFormat.JSON, ResponseFormat.NDJSON, ResponseFormat.ARROW),
 ) -> ResponseFormat:
-    """What the client wants by its Accept header: the first of what is offered if it does not mind; Problem 406."""
+    """Return the format that the Accept header prefers; the first one offered if the client accepts any; Problem 406."""
     wanted: list[tuple[float, int, str]] = []
     for part in request.headers.get("accept", "*/*").split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
@@ -64,14 +64,14 @@ def _quality(text: str) -> float:
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A value as JSON."""
+    """Return a value as a JSON response."""
     return Response(orjson.dumps(value), status, headers, media_type=ResponseFormat.JSON.value)
 
 
 def rows_response(
     table: pa.Table, form: ResponseFormat, about: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Rows with what is to be said of them: as members beside them in JSON, otherwise in `headers` alone."""
+    """Return rows as a response. In JSON, `about` has further members next to the rows; other formats have only `headers`."""
     if form is ResponseFormat.ARROW:
         return Response(arrow_bytes(table), 200, headers, media_type=form.value)
     objects = json_objects(table)
@@ -84,7 +84,7 @@ def rows_response(
 
 
 def json_objects(table: pa.Table | pa.RecordBatch) -> list[str]:
-    """Each row as a JSON object; a column that is NULL is null."""
+    """Return each row as a JSON object; NULL is null."""
     if isinstance(table, pa.Table):
         table = concat_rows(table.to_batches(), table.schema)
     if not table.num_columns or not table.num_rows:
@@ -99,7 +99,7 @@ def json_objects(table: pa.Table | pa.RecordBatch) -> list[str]:
 
 
 def arrow_bytes(table: pa.Table) -> bytes:
-    """A table as an Arrow stream."""
+    """Return a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

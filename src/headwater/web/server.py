@@ -1,4 +1,4 @@
-"""The server process: binds, serves until it is told to stop, and then ends what was begun."""
+"""The server process: binds, serves until it is signalled to stop, and then finishes requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ START_S = 30.0
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which tells the streams before it waits for them to end, and leaves signals as they were."""
+    """uvicorn's server, which ends the application's streams before it waits for them, and restores signal handlers at
+    the end."""
 
     def __init__(self, config: uvicorn.Config, app: App, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -57,7 +58,7 @@ class _Server(uvicorn.Server):
 
 
 def check(settings: ServerSettings, workspace: Workspace) -> None:
-    """UsageError if the server would be open to others without tokens, or cannot be started so."""
+    """Raise UsageError if the server would be open to other machines without tokens, or its settings are invalid."""
     if not settings.on_loopback and not settings.insecure and not tokens(workspace.log):
         raise UsageError(
             f"{settings.host} can be reached from other machines, and there are no tokens",
@@ -76,7 +77,8 @@ def check(settings: ServerSettings, workspace: Workspace) -> None:
 
 
 def warning(settings: ServerSettings, workspace: Workspace) -> str | None:
-    """What an operator should know of a server that starts without a token; None if there is one, or never was."""
+    """Return a warning for the operator of a server that starts without a token; None if there is a token, or never was
+    one."""
     if tokens(workspace.log):
         return None
     if settings.insecure:
@@ -92,7 +94,7 @@ def warning(settings: ServerSettings, workspace: Workspace) -> str | None:
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """The socket to listen on; UsageError if the address cannot be had."""
+    """Return the socket to listen on; UsageError if the address is not available."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         return socket.create_server((settings.host, settings.port), family=family, backlog=2_048)
@@ -104,14 +106,14 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 
 def address(settings: ServerSettings, listening: socket.socket) -> str:
-    """Where the server is, for people."""
+    """Return the URL of the server."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme = "https" if settings.certificate is not None else "http"
     return f"{scheme}://{host}:{listening.getsockname()[1]}/"
 
 
 def serve(workspace: Workspace, settings: ServerSettings, started: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `started` is told the address once requests are answered."""
+    """Serve until SIGINT or SIGTERM; `started` is called with the URL once requests are accepted."""
     check(settings, workspace)
     with contextlib.closing(bind(settings)) as listening:
         where = address(settings, listening)
@@ -121,7 +123,7 @@ def serve(workspace: Workspace, settings: ServerSettings, started: Callable[[str
 
 @contextlib.contextmanager
 def beside(workspace: Workspace, settings: ServerSettings) -> Iterator[str]:
-    """Serve in a thread for as long as the block lasts, beside an engine of this process; gives the address."""
+    """Serve in a thread during the block, next to an engine of this process; yields the URL."""
     check(settings, workspace)
     with contextlib.closing(bind(settings)) as listening:
         up = threading.Event()

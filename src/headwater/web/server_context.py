@@ -1,4 +1,4 @@
-"""What the routes of one server share: the workspace, the threads, what waits, and whether it is told to stop."""
+"""The context that the routes of one server share: the workspace, worker threads, streams, and shutdown."""
 
 from __future__ import annotations
 
@@ -43,17 +43,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TEND_EVERY_S = 1.0
-"""How often the tokens are looked at again: one that is revoked works for so long at most."""
+"""Interval at which tokens are read again, in seconds: a revoked one stays valid for at most this long."""
 
 QUERY_GRACE_S = 2.0
-"""How long after its time a query may take to be broken off, or its process to be killed, before its client is told without it."""
+"""Seconds after its deadline that a query is given to stop, or its process to be killed, before its client gets an
+error anyway."""
 
 SOURCE_WAIT_S = 0.2
-"""How long a wait for a source holds a thread in one piece."""
+"""Longest time that one wait for a source occupies a thread, in seconds."""
 
 
 class ServedWorkspace:
-    """A workspace as it is served. Made, used and closed within one event loop."""
+    """A workspace that is being served. Created, used and closed within one event loop."""
 
     def __init__(
         self, workspace: Workspace, settings: ServerSettings, *, beside_engine: bool = False
@@ -94,56 +95,59 @@ class ServedWorkspace:
         self._tending: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Begin."""
+        """Read the tokens, and start the background work."""
         await self.run(self.guests.refresh)
         await self.run(self.outside.sources.hooks.serve)
         self._tending = asyncio.create_task(self._tend())
 
     def stop(self) -> None:
-        """Tell the streams that the server stops; requests go on. From the loop's thread."""
+        """End the streams; other requests continue. Called from the event loop's thread."""
         self.streams.stopping.set()
         self.watch.close()
 
     async def close(self) -> None:
-        """Finish what was begun."""
+        """Finish the accepted posts, and stop all threads and processes."""
         self.stop()
         if self._tending is not None:
             self._tending.cancel()
         await self.ingest.drain()
         await asyncio.to_thread(self._writers.shutdown)
         await asyncio.to_thread(self._large_writers.shutdown)
-        self.processes.close()  # first: threads wait for them
+        self.processes.close()  # first: threads wait for the processes
         for work in (self._readings, self._scans, self._queries, self._heavy, self._followings):
             await work.close()
         if not self._beside_engine:
             await asyncio.to_thread(self.outside.alerts.stop)
-        await asyncio.to_thread(self.outside.sources.hooks.rest)  # last: a look under way would begin it anew
+        # last: a background refresh in progress would start the hooks again
+        await asyncio.to_thread(self.outside.sources.hooks.rest)
 
     async def run(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do something that blocks for a moment, in a thread; Problem 429 if too much waits for one, 504 if it takes too long."""
+        """Run a short blocking function in a thread; Problem 429 if too many requests wait for one, 504 if it takes too
+        long."""
         return await self._readings.run(lambda: act(*args, **kwargs))
 
     async def scan(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same for what reads all rows of something."""
+        """Run a function that reads all rows of a view or an index, in a thread; Problem 429 or 504 as in `run`."""
         return await self._scans.run(lambda: act(*args, **kwargs))
 
     async def ask(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same for a query that is likely to be answered soon, and that breaks itself off when its time is over."""
+        """Run a query that is likely to be short, and that stops itself at its deadline, in a thread; Problem 429 or 504."""
         return await self._queries.run(
             lambda: act(*args, **kwargs), self.settings.query_s + QUERY_GRACE_S, query_too_slow
         )
 
     async def toil(self, until_s: float, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same for what waits for a process of `processes`, until a time of the monotonic clock."""
+        """Run a function that waits for a query process, in a thread, until a time of the monotonic clock; Problem 429
+        or 504."""
         left = max(0.0, until_s - time.monotonic())
         return await self._heavy.run(lambda: act(*args, **kwargs), left + QUERY_GRACE_S, query_too_slow)
 
     async def look(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same for a stream, which looks for what it says next."""
+        """Run the next step of a stream in a thread; Problem 429 or 504 as in `run`."""
         return await self._followings.run(lambda: act(*args, **kwargs))
 
     async def reach(self, after: Receipt | str | None, timeout_s: float) -> None:
-        """Wait until the views have seen an append, or a position of a source; Problem 503 if no engine runs."""
+        """Wait until the views include an append, or a position of a source; Problem 503 if no engine runs."""
         if after is None:
             return
         receipt = after if isinstance(after, Receipt) else await self._captured(after, timeout_s)
@@ -176,7 +180,8 @@ class ServedWorkspace:
             await bell.wait(min(left, LOOK_S), rung)
 
     async def _captured(self, after: str, timeout_s: float) -> Receipt:
-        """Everything of the one source up to a position of its own. Beside an engine of another process the log is watched."""
+        """Return a receipt of all records of the only source up to a position. If the engine is in another process,
+        waits for commits."""
         sources = self.outside.sources
         names = list(await self.run(sources.definitions))
         if len(names) != 1:
@@ -185,7 +190,7 @@ class ServedWorkspace:
                 hint="pass the receipt that a post was answered with, such as clicks:0@17-20",
             )
         sequence = sources.position_of(after)
-        if self._beside_engine:  # which has an idle server say where it stands
+        if self._beside_engine:  # this process can request the position of an idle server
             return await self._scans.run(
                 lambda: self.outside.captured(names[0], sequence, timeout_s),
                 timeout_s + self.settings.query_s,
@@ -206,12 +211,12 @@ class ServedWorkspace:
     async def _tend(self) -> None:
         looks = [self.guests.refresh, self.outside.sources.hooks.serve]
         if not self._beside_engine:
-            # Without an engine the server watches the alerts: that no engine runs is one of them.
+            # Without an engine the server checks the alerts: one of them may be that no engine runs.
             looks.append(self.outside.alerts.start)
         while True:
             await asyncio.sleep(TEND_EVERY_S)
             for look in looks:
-                with contextlib.suppress(Exception):  # the next look may do better
+                with contextlib.suppress(Exception):  # the next attempt may succeed
                     await self.run(look)
 
     def _keys_topic(self, name: str, retention: str) -> TopicDefinition:
@@ -219,6 +224,6 @@ class ServedWorkspace:
 
 
 def served(request: Request) -> ServedWorkspace:
-    """What the route of a request shares with the others."""
+    """Return the context of a request's server."""
     found: ServedWorkspace = request.app.state.served
     return found

@@ -1,4 +1,4 @@
-"""How the server behaves: each setting with its unit, its default and the reason for it."""
+"""Settings of the server, with units, defaults and reasons."""
 
 from __future__ import annotations
 
@@ -12,73 +12,75 @@ PORT = 8321
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What `headwater serve` was told, and what it was not."""
+    """Settings of `headwater serve`, with defaults for those not given."""
 
     host: str = "127.0.0.1"
     port: int = PORT
-    """0 is any that is free."""
+    """0 is any free port."""
     allow_hosts: tuple[str, ...] = ()
-    """Names beside the loopback's that requests may call the server by: a page elsewhere cannot make its own name mean us."""
+    """Names other than the loopback's by which requests may call the server: other names are rejected, against DNS
+    rebinding."""
     allow_origins: tuple[str, ...] = ()
-    """Web pages of other origins that may call, such as 'https://shop.example'."""
+    """Web pages of other origins that may call the server, such as 'https://shop.example'."""
     certificate: str | None = None
     key: str | None = None
     insecure: bool = False
-    """Let everybody in while there is no token: also beyond the loopback, and though there have been tokens."""
+    """Accept all requests while there is no token: also from other machines, and even if there were tokens before."""
     body_bytes_max: int = 64 << 20
-    """A larger body is refused: large loads are better sent in pieces, each with its receipt."""
+    """Largest body, in bytes; larger loads are better sent in pieces, each with its receipt."""
     body_rows_max: int = 1_000_000
-    """A body of more rows is refused: rows may take no bytes at all on their way here, and each takes a hundred or so in memory."""
+    """Maximum number of rows in a body: rows may take no bytes at all in a body, but each takes about a hundred in memory."""
     in_flight_bytes_max: int = 256 << 20
-    """Bodies that are received and not yet written; more are told to come again."""
+    """Bytes of bodies that are received and not yet written; further posts are rejected with 429."""
     posts_waiting_max: int = 10_000
-    """The same by number."""
+    """Number of posts that are received and not yet written; further posts are rejected with 429."""
     head_s: float = 10.0
-    """How long the head of a request may take to come, and a new connection to send one."""
+    """Seconds in which the head of a request must arrive, and a new connection must send one."""
     body_s: float = 60.0
-    """How long a body may take to come: who sends it a byte at a time holds nothing for ever."""
+    """Seconds in which a body must arrive: a client that sends a byte at a time occupies nothing forever."""
     connections_max: int = 4_000
-    """Connections at once, with those of streams; fewer where the system gives the process fewer files."""
+    """Maximum number of connections, including streams; fewer if the system allows the process fewer open files."""
     read_threads: int = 8
     write_threads: int = 4
     query_threads: int = 2
-    """Queries have threads of their own: a long one holds up no read by key."""
+    """Threads of queries, which are separate: a long query delays no read by key."""
     queries_waiting_max: int = 100
     query_s: float = 30.0
-    """A query or another read that takes longer is broken off: who asks for more than that wants a view."""
+    """Seconds after which a query or another read is stopped: a longer query should be a view."""
     light_query_s: float = 1.0
-    """A query that takes longer than this in the server goes to a process, and its thread to the next query."""
+    """Seconds after which a query is moved from the server to a process, so that its thread can run the next one."""
     query_processes: int = 2
-    """Processes for queries that take long or cannot be interrupted; a query that does not end in time ends with its process."""
+    """Processes for queries that take long or cannot be interrupted; a query that exceeds its time is killed with its
+    process."""
     query_memory_bytes: int = 4 << 30
-    """What a query may take in such a process: the rows that it reads, its work and its answer."""
+    """Memory of a query in such a process, in bytes: the rows that it reads, its working memory and its result."""
     scan_threads: int = 2
-    """Threads for reads that go through all rows of a view or an index: they hold up no read by key."""
+    """Threads for reads of all rows of a view or an index: they delay no read by key."""
     stream_threads: int = 8
-    """Threads that look for what streams say next: a tick wakes all streams, which hold up nobody else."""
+    """Threads that compute the next pieces of streams: a tick wakes all streams, which delay no other request."""
     reads_waiting_max: int = 1_000
-    """Reads that wait for a thread; more are told to come again."""
+    """Number of reads that wait for a thread; further reads are rejected with 429."""
     write_s: float = 60.0
-    """How long a post may take to be written; later it is written all the same, and the client does not know."""
+    """Seconds that a post waits to be written; later the post is written all the same, but its client gets an error."""
     answer_bytes_max: int = 256 << 20
-    """The rows of one answer to a query."""
+    """Largest result of one query, in bytes."""
     answers_bytes_max: int = 256 << 20
-    """Large answers that clients have not taken in yet."""
+    """Bytes of large responses that clients have not read yet."""
     answer_s: float = 600.0
-    """How long a client may take to take in an answer that is no stream."""
+    """Seconds that a client may take to read a response that is not a stream."""
     stall_s: float = 60.0
-    """A client that takes in nothing for so long is cut off, of a stream too."""
+    """Seconds after which a client that reads nothing is disconnected, also from a stream."""
     streams_max: int = 2_000
-    """Streams that are open at once; an idle one costs a few kilobytes and no thread."""
+    """Maximum number of open streams; an idle one takes a few kilobytes and no thread."""
     keep_alive_s: float = 15.0
-    """How often an idle stream says that it is there: below the silence that proxies allow."""
+    """Seconds between keep-alives of an idle stream: less than the idle time that proxies allow."""
     stop_s: float = 10.0
-    """How long requests may take to end once the server is told to stop."""
+    """Seconds that requests may take to end once the server is stopping."""
     retry_after_s: int = 1
 
     @property
     def on_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the server."""
         if self.host in LOOPBACK_NAMES:
             return True
         try:
@@ -88,5 +90,5 @@ class ServerSettings:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """What a request may call the server, in lower case and without a port."""
+        """Names by which requests may call the server, in lower case and without a port."""
         return LOOPBACK_NAMES | {self.host.lower()} | {name.lower() for name in self.allow_hosts}

@@ -1,7 +1,7 @@
-"""Which records of one append are whose: many posts are written together, and each gets a receipt of its own rows.
+"""Splits the receipt of an append among the posts that were written in it together.
 
-Pure. It knows how the log places rows: within a partition in the order in which they came, by the hash of the routing
-columns, or, where a topic has none, whole or in as many even pieces as there are partitions.
+Pure functions, which follow the log's placement of rows: in their order within a partition, by the hash of the routing
+columns, or, in a topic without any, whole or in even pieces, one per partition.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from headwater.core.positions import Receipt
 from headwater.log.routing import needs_ends
 
 Share = Mapping[int, tuple[int, int]]
-"""partition -> (rows of others before mine, my rows), counted within the append."""
+"""partition -> (rows of other posts before these, rows of this post), counted within the append."""
 
 
 def shares_of(rows: pa.RecordBatch, counts: Sequence[int], topic: TopicDefinition) -> list[Share] | None:
-    """What each of several posts, of so many rows each, has of their common rows; None if that is the log's to decide."""
+    """Return the share of each post in their common rows, given the posts' row counts; None if the log decides the
+    partitions."""
     if topic.partitions == 1:
         return _consecutive(counts, {0: sum(counts)})
     if needs_ends(topic):
@@ -40,20 +41,20 @@ def shares_of(rows: pa.RecordBatch, counts: Sequence[int], topic: TopicDefinitio
 
 
 def shares_after(counts: Sequence[int], receipt: Receipt, topic: str) -> list[Share]:
-    """The same where the log has spread the rows: evenly, in the order of the partitions."""
+    """Return the share of each post in rows that the log spread over partitions: evenly, in partition order."""
     placed = receipt.positions.get(topic, {})
     return _consecutive(counts, {p: end - first for p, (first, end) in sorted(placed.items())})
 
 
 def own_receipt(receipt: Receipt, topic: str, share: Share) -> Receipt:
-    """The receipt of one post, of that of the append that it was written in."""
+    """Return the receipt of one post, given the receipt of its append."""
     placed = receipt.positions.get(topic, {})
     mine = {p: (placed[p][0] + before, placed[p][0] + before + rows) for p, (before, rows) in share.items()}
     return Receipt({topic: mine} if mine else {}, receipt.commit)
 
 
 def _consecutive(counts: Sequence[int], placed: Mapping[int, int]) -> list[Share]:
-    """Rows that lie one after the other, in partitions that hold so many of them each."""
+    """Return the shares of posts whose rows are consecutive, in partitions with these row counts."""
     found: list[Share] = []
     bounds, at = [], 0
     for partition, rows in placed.items():

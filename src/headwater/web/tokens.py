@@ -1,8 +1,8 @@
-"""Who may come in: tokens with a scope, of which the workspace keeps digests alone.
+"""Access tokens with a scope, of which the workspace stores only digests.
 
-A token is 256 random bits, so that its SHA-256 cannot be gone through; it is shown once, when it is made. Tokens are entries of
-the catalog: whoever can write the workspace's folder can make one, and every server of it knows them. A further entry remembers
-that the workspace has had a token: with none left the workspace stays closed.
+A token is 256 random bits, so that its SHA-256 cannot be reversed by brute force; it is printed once, when it is
+created. Tokens are catalog entries: any process that can write the workspace's folder can create one, and all servers
+of the workspace accept it. Another entry records that the workspace has had a token: with none left it stays closed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from headwater.log.protocol import Log
 
 TOKEN = "token"
-"""The kind of the entries."""
+"""Kind of the catalog entries of tokens."""
 PREFIX = "hw_"
-"""By which a token that has got into a log or a repository is found."""
+"""Prefix of tokens, by which one that leaked into a log or a repository is found."""
 CLOSED = "tokens"
-"""The kind of the entry that remembers that there has been a token. Nothing removes it."""
+"""Kind of the catalog entry that records that there has been a token. No operation removes it."""
 _NEEDED = "needed"
 OPENING = (
     "headwater token create NAME --read --write makes a token; headwater serve --insecure lets everybody in"
 )
-"""How a workspace that is closed, with no token left, is opened."""
+"""How to open a workspace that is closed and has no token left."""
 Scope = Literal["read", "write"]
 SCOPES: tuple[Scope, ...] = ("read", "write")
 
@@ -43,7 +43,7 @@ _logger = logging.getLogger("headwater.web")
 
 @dataclass(frozen=True)
 class AccessToken:
-    """A token as it is kept."""
+    """A token as it is stored."""
 
     name: str
     digest: str
@@ -52,7 +52,7 @@ class AccessToken:
 
 
 def create(log: Log, name: str, scopes: Sequence[Scope]) -> str:
-    """Make a token; the only time that it is seen."""
+    """Create a token and return it; it is never shown again."""
     if not name or len(name) > 100 or any(not c.isprintable() for c in name):
         raise UsageError("a token has a name of 1 to 100 printable characters", hint="who is it for?")
     wanted = [scope for scope in SCOPES if scope in scopes]
@@ -60,7 +60,7 @@ def create(log: Log, name: str, scopes: Sequence[Scope]) -> str:
         raise UsageError("a token is for reading, for writing, or for both")
     secret = PREFIX + secrets.token_urlsafe(32)
     document = {"sha256": _digest(secret), "scopes": wanted}
-    close(log)  # before the token: a crash between the two leaves the workspace closed
+    close(log)  # before the token: a crash in between leaves the workspace closed
     try:
         log.put_entry(TOKEN, name, document, expect=None)
     except ConflictError:
@@ -71,7 +71,7 @@ def create(log: Log, name: str, scopes: Sequence[Scope]) -> str:
 
 
 def tokens(log: Log) -> list[AccessToken]:
-    """Every token, by name."""
+    """Return every token, by name."""
     return [
         AccessToken(
             entry.name,
@@ -84,13 +84,13 @@ def tokens(log: Log) -> list[AccessToken]:
 
 
 def revoke(log: Log, name: str) -> None:
-    """End a token."""
+    """Revoke a token."""
     known = [token.name for token in tokens(log)]
     if name not in known:
         raise UsageError(
             f"there is no token {name!r}", hint=f"there are {', '.join(known)}" if known else "there is none"
         )
-    close(log)  # the token may be of a version that did not remember its tokens
+    close(log)  # an earlier version, which did not record this, may have created the token
     log.drop_entry(TOKEN, name)
 
 
@@ -100,7 +100,7 @@ def is_closed(log: Log) -> bool:
 
 
 def close(log: Log) -> None:
-    """Remember durably that the workspace has had a token."""
+    """Record durably that the workspace has had a token."""
     if not log.entries(CLOSED):
         with suppress(ConflictError):  # another process was first
             log.put_entry(CLOSED, _NEEDED, {}, expect=None)
@@ -111,10 +111,10 @@ def _digest(secret: str) -> str:
 
 
 class Guests:
-    """The tokens as a server knows them; `refresh` looks again."""
+    """The tokens as a server has last read them; `refresh` reads them again."""
 
     def __init__(self, log: Log, *, insecure: bool = False) -> None:
-        """`insecure`: with no token left everybody may come in."""
+        """`insecure`: accept all requests when no token is left."""
         self._log = log
         self._insecure = insecure
         self._guard = threading.Lock()
@@ -128,16 +128,16 @@ class Guests:
 
     @property
     def expected(self) -> bool:
-        """Whether a request needs a token, be there one or not."""
+        """Whether a request needs a token, even if none exists."""
         return bool(self._tokens) or (self._closed and not self._insecure)
 
     def may_stay(self, digest: str) -> bool:
-        """Whether a client that was let in, by the token of this digest or by none (''), would be let in still."""
+        """Whether a client admitted by the token of this digest, or without one (''), would still be admitted."""
         return not self.expected or any(token.digest == digest for token in self._tokens)
 
     def refresh(self) -> None:
-        """Read the tokens anew. A server that meets tokens of an older version remembers that there are some."""
-        with self._guard:  # what is read later is newer
+        """Read the tokens again. If an earlier version created them, record that the workspace has tokens."""
+        with self._guard:  # a later read must not be overwritten by an earlier one
             found = tuple(tokens(self._log))
             remembered = bool(self._log.entries(CLOSED))
             self._closed = self._closed or remembered or bool(found)
@@ -145,11 +145,12 @@ class Guests:
             if found and not remembered:
                 try:
                     close(self._log)
-                except (HeadwaterError, OSError) as error:  # the next look tries again
+                except (HeadwaterError, OSError) as error:  # the next refresh tries again
                     _logger.warning("that the workspace has tokens could not be remembered yet: %s", error)
 
     def admit(self, secret: str) -> AccessToken | None:
-        """Whose token this is. Every one is compared, and each in full, so that the time taken says nothing."""
+        """Return the token with this secret, or None. All tokens are compared in full, so that the time taken reveals
+        nothing."""
         digest, found = _digest(secret), None
         for token in self._tokens:
             if hmac.compare_digest(token.digest, digest):

@@ -1,4 +1,4 @@
-"""Threads for what blocks, each with a bound on what waits for one and on how long a request may take."""
+"""Threads for blocking work, with limits on the number of waiting requests and on the time of a request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headwater.web.problems import Problem
 T = TypeVar("T")
 
 SPARE = 4
-"""For each thread there may be so many more that still do what nobody waits for any longer."""
+"""Extra threads for each thread, to replace threads that still work on requests that were already answered."""
 
 
 class WorkerPool:
-    """Threads of one kind of work. A request that takes too long is answered with 504; its thread ends when it can, and until then another
-    takes its place, up to a bound. Made, used and closed within one event loop."""
+    """Threads for one kind of work. A request that takes too long is answered with 504; its thread goes on until its work
+    ends, and until then an extra thread replaces it, up to a limit. Created, used and closed within one event loop."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class WorkerPool:
         seconds: float | None = None,
         late: Callable[[float], Problem] | None = None,
     ) -> T:
-        """Do it in a thread; Problem 429 if too much waits, 504 (as `late` has it) if it takes longer than it may, with the wait for
-        a thread."""
+        """Run a function in a thread; Problem 429 if too many requests wait, 504 (or the problem of `late`) if it takes
+        longer than `seconds`, including the wait for a thread."""
         if self._count >= self._most:
             raise Problem(
                 429,
@@ -71,12 +71,13 @@ class WorkerPool:
             self._count -= 1
 
     async def close(self) -> None:
-        """Forget what waits, and let the rest end."""
+        """Cancel waiting requests, and wait for running ones to end."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
 
 class _Place:
-    """A thread that works for a request: taken until the work ends, or until nobody waits for it and a spare thread is left."""
+    """The use of a thread by a request, until its work ends, or until the request was answered and an extra thread
+    replaces it."""
 
     def __init__(self, work: WorkerPool, future: asyncio.Future[T]) -> None:
         self._work = work
@@ -84,7 +85,7 @@ class _Place:
         future.add_done_callback(self._ended)
 
     def leave(self) -> None:
-        """Let another have the place, while the thread goes on."""
+        """Free the place for another request, while the thread continues."""
         if self._work._spare > 0 and not self._left:
             self._left = True
             self._work._spare -= 1
@@ -92,7 +93,7 @@ class _Place:
 
     def _ended(self, future: asyncio.Future[T]) -> None:
         if not future.cancelled():
-            future.exception()  # nobody may be left to hear of it
+            future.exception()  # marks the exception as retrieved: the request may have been answered already
         if self._left:
             self._work._spare += 1
         else:
@@ -101,7 +102,7 @@ class _Place:
 
 
 def query_too_slow(seconds: float) -> Problem:
-    """What a query is told that takes longer than it may."""
+    """Return the problem for a query that exceeds its time."""
     return Problem(
         504,
         "query-too-slow",
@@ -112,7 +113,7 @@ def query_too_slow(seconds: float) -> Problem:
 
 
 def too_slow(seconds: float) -> Problem:
-    """What a request is told that takes longer than it may."""
+    """Return the problem for a request that exceeds its time."""
     return Problem(
         504,
         "too-slow",

@@ -1,4 +1,4 @@
-"""The routes of the console: its page, and what the page asks for. `ROUTES` is mounted by the application."""
+"""Routes of the console: its page, and the data that the page requests. The application mounts `ROUTES`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ACTIONS = ("replay", "drop", "edit")
 
 
 def _pulse(request: Request) -> Pulse:
-    """The one of this server."""
+    """Return the pulse of this server, created on first use."""
     state = request.app.state
     if not hasattr(state, "console_pulse"):
         state.console_pulse = Pulse(served(request))
@@ -47,24 +47,24 @@ def _pulse(request: Request) -> Pulse:
 
 
 async def live(request: Request) -> Response:
-    """GET: the figures of the workspace, about once a second."""
+    """GET: stream the metrics of the workspace, about once a second."""
     form_of(request, (ResponseFormat.EVENTS,))
     return served(request).streams.respond(_pulse(request).follow(), ResponseFormat.EVENTS)
 
 
 async def tail(request: Request) -> Response:
-    """GET: the newest records of a topic, then those that come."""
+    """GET: stream the newest records of a topic, then new ones."""
     here = served(request)
     form_of(request, (ResponseFormat.EVENTS,))
     found = await here.run(Tail, here, request.path_params["name"])
     return here.streams.respond(tail_events(here, found), ResponseFormat.EVENTS)
 
 
-# --- what is there -------------------------------------------------------------------------------------------------
+# --- data ----------------------------------------------------------------------------------------------------------
 
 
 def _asks(collect: Callable[[ServedWorkspace, Request, Pulse], data.Document], *known: str) -> Endpoint:
-    """A route whose answer is a document that is collected in a thread; `known` are its parameters."""
+    """Return a route that answers with a document, computed in a thread; `known` are its parameters."""
 
     async def endpoint(request: Request) -> Response:
         parameters.refuse_unknown(request, known)
@@ -159,7 +159,7 @@ def _acted(here: ServedWorkspace, order: Mapping[str, Any], guest: str) -> data.
 
 
 def _values(schema: pa.Schema, given: Any) -> dict[str, Any]:
-    """What was typed into the form, by column: a text each, and null for NULL."""
+    """Return the values entered in the form, by column: decoded from their text, and None for null."""
     if not isinstance(given, dict):
         raise UsageError("an edit says which columns get which values")
     found: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""What the console shows of a workspace, collected from the log and from committed ticks: no engine, no Spark, nothing outside.
+"""Data of the console, collected from the log and committed ticks: no engine, no Spark, no external systems.
 
-Every function gives a plain document. Moments are milliseconds since 1970, spans are seconds, and rows are lists of values in the
-order of the columns beside them.
+Every function returns a document of plain values. Times are milliseconds since 1970, durations are seconds, and rows
+are lists of values in the order of the columns next to them.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ if TYPE_CHECKING:
 
 SAMPLE_ROWS = 8
 TEXT_MAX = 2_000
-"""A value is shown so far."""
+"""Longest text of a value, in characters; longer ones are cut."""
 HISTORY_TICKS = 160
 SORT_ROWS_MAX = 200_000
-"""Larger results are shown in the order in which they lie."""
+"""Size up to which results are sorted by default; larger ones are shown in stored order."""
 HIDDEN_IN_TAIL = ("_partition", "_offset", "_appended_at")
 
 Document = dict[str, Any]
 
 
 def is_internal(topic: str) -> bool:
-    """Whether a topic is Headwater's own: it is no part of the picture."""
+    """Whether a topic is Headwater's own, and so not shown in the graph."""
     return topic.startswith("_") or topic == KEYS_TOPIC
 
 
 def milliseconds(moment: Microseconds | datetime | None) -> float | None:
-    """A moment as browsers count."""
+    """Return a time in milliseconds, as browsers count it."""
     return None if moment is None else to_us(moment) / 1_000
 
 
-# --- the picture ---------------------------------------------------------------------------------------------------
+# --- the graph -----------------------------------------------------------------------------------------------------
 
 
 def graph(here: ServedWorkspace) -> Document:
-    """Sources, topics, views and sinks, where each is drawn, and what leads to what."""
+    """Return the dataflow graph: sources, topics, views and sinks, with their positions, and the edges between them."""
     kinds, labels, edges = _graph(here)
     picture = _drawn(tuple(kinds.items()), tuple(edges))
     document = {
@@ -93,12 +93,12 @@ def graph(here: ServedWorkspace) -> Document:
 
 @lru_cache(maxsize=4)
 def _drawn(kinds: tuple[tuple[str, Kind], ...], edges: tuple[tuple[str, str], ...]) -> Picture:
-    """Drawn once: everybody who looks sees the same."""
+    """Return the layout of a graph, cached, as all clients see the same graph."""
     return draw(dict(kinds), edges)
 
 
 def shape(here: ServedWorkspace) -> str:
-    """Changes with the picture, and with nothing else."""
+    """Return a hash of the graph: it changes if and only if the graph does."""
     return str(xxhash.xxh3_64_hexdigest(orjson.dumps(_graph(here))))
 
 
@@ -134,7 +134,7 @@ def _graph(here: ServedWorkspace) -> tuple[dict[str, Kind], dict[str, str], list
 
 
 def columns_of(schema: pa.Schema, key: Sequence[str] = ()) -> list[Document]:
-    """The columns of something, with their types as in SQL."""
+    """Return the columns of a schema, with their SQL types."""
     return [
         {"name": f.name, "type": format_type(f.type), "nullable": f.nullable, "key": f.name in key}
         for f in schema
@@ -142,7 +142,7 @@ def columns_of(schema: pa.Schema, key: Sequence[str] = ()) -> list[Document]:
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> orjson.Fragment:
-    """Rows as lists of values; those that are long are cut off."""
+    """Return rows as lists of values; long values are cut."""
     if isinstance(table, pa.Table):
         table = concat_rows(table.to_batches(), table.schema)
     cells = [_cells(column) for column in table.columns]
@@ -164,7 +164,7 @@ def _cells(column: pa.Array) -> list[str]:
 
 
 def sample(table: pa.Table) -> Document:
-    """Some rows with their columns."""
+    """Return the first rows of a table with their columns."""
     some = table.slice(0, SAMPLE_ROWS)
     return {"columns": columns_of(some.schema), "rows": rows_of(some)}
 
@@ -173,7 +173,7 @@ def sample(table: pa.Table) -> Document:
 
 
 def topic(here: ServedWorkspace, name: str) -> Document:
-    """All that there is to say of a topic."""
+    """Return the details of a topic."""
     log = here.log
     made = log.topic(name)
     infos = log.partitions(made.name)
@@ -224,7 +224,7 @@ def read(
     infos: Mapping[int, PartitionInfo],
     columns: Sequence[str],
 ) -> pa.Table:
-    """Records of each partition from a position on up to the end that is known, `_partition` first."""
+    """Return the records of each partition from a position to its known end, with `_partition` as the first column."""
     tables = []
     for partition, start in starts.items():
         info = infos[partition]
@@ -247,13 +247,13 @@ def _hidden_type(name: str) -> pa.DataType:
 
 
 def newest_first(rows: pa.Table) -> pa.Table:
-    """Records by the time of their append, and of one time by offset."""
+    """Return records by append time, the newest first; records of the same time by offset."""
     keys = [("_appended_at", "descending"), ("_offset", "descending"), ("_partition", "ascending")]
     return rows.take(pc.sort_indices(rows, keys))
 
 
 def event_times(here: ServedWorkspace, name: str, rows: int) -> Document:
-    """The newest records of a topic by when they came and when they happened, each with the watermark that it met."""
+    """Return the append and event times of a topic's newest records, each with the watermark before the record."""
     log = here.log
     made = log.topic(name)
     if made.time is None:
@@ -296,7 +296,7 @@ def _ms(column: pa.ChunkedArray) -> list[float | None]:
 
 
 def view(here: ServedWorkspace, name: str, ticks: TickHistory) -> Document:
-    """All that there is to say of a view."""
+    """Return the details of a view."""
     log, views = here.log, here.views
     made = views.names.describe(name)
     manifest = views.store.latest()
@@ -338,7 +338,7 @@ def _key(made: ViewDefinition, manifest: Manifest | None) -> list[str]:
 
 
 def view_figures(standing: ViewStatus, manifest: Manifest | None) -> Document:
-    """A view as it stands at the newest tick."""
+    """Return the metrics of a view at the newest tick."""
     return {
         "status": standing.status,
         "reason": standing.reason,
@@ -351,7 +351,7 @@ def view_figures(standing: ViewStatus, manifest: Manifest | None) -> Document:
 
 
 def state_bytes(manifest: Manifest | None, view: str) -> int:
-    """What a view keeps."""
+    """Return the size of a view's arrangements, in bytes."""
     return sum(ref.size for refs in _arrangements(manifest, view).values() for ref in refs)
 
 
@@ -384,7 +384,7 @@ def _hint(log: Log, standing: ViewStatus, manifest: Manifest | None) -> str | No
 def _peek(
     here: ServedWorkspace, name: str, there: Sequence[str], manifest: Manifest | None
 ) -> Document | None:
-    """Some rows; None if there is nothing of that name, or it is no part of the tick."""
+    """Return the first rows of a view or derived relation; None if it does not exist, or is in no tick yet."""
     if name not in there or manifest is None:
         return None
     try:
@@ -402,7 +402,7 @@ def view_rows(
     sort: str | None,
     limit: int,
 ) -> Document:
-    """The rows of a view, or of what it gives beside them, at a tick: those in which a text is found."""
+    """Return the rows of a view, or of a relation derived from it, at a tick: those with a value that contains `search`."""
     manifest = manifest_at(here.views, as_of)
     relation = view_relation(here.log, here.views, name, manifest)
     assert manifest is not None, "a view without a tick was refused"
@@ -422,7 +422,7 @@ def view_rows(
 
 
 def _matching(rows: pa.Table, search: str) -> pa.ChunkedArray | pa.Array:
-    """Where a text is part of a value as it is shown, upper or lower case."""
+    """Return which rows have a value whose displayed text contains `search`, ignoring case."""
     found = None
     for column in concat_rows(rows.to_batches(), rows.schema).columns:
         part = pc.fill_null(pc.match_substring(texts(column), search, ignore_case=True), False)
@@ -431,7 +431,8 @@ def _matching(rows: pa.Table, search: str) -> pa.ChunkedArray | pa.Array:
 
 
 def _sorted(rows: pa.Table, sort: str | None) -> pa.Table:
-    """Rows by a column (`-column`: downwards), or by all from the first on, so that they stay where they are from tick to tick."""
+    """Return rows sorted by a column (`-column`: descending), then by all others, so that their order is stable between
+    ticks."""
     if rows.num_rows > SORT_ROWS_MAX and sort is None:
         return rows
     order = "descending" if sort is not None and sort.startswith("-") else "ascending"
@@ -455,7 +456,7 @@ def _sorted(rows: pa.Table, sort: str | None) -> pa.Table:
 
 
 def tick(here: ServedWorkspace, number: int, ticks: TickHistory) -> Document:
-    """What a tick took in and what it changed; TickNotKeptError."""
+    """Return the records that a tick read, its changes of views, and its phases; TickNotKeptError."""
     store = here.views.store
     manifest = store.manifest(number)
     before = ticks.get(number - 1)
@@ -487,11 +488,11 @@ def tick(here: ServedWorkspace, number: int, ticks: TickHistory) -> Document:
     }
 
 
-# --- outside -------------------------------------------------------------------------------------------------------
+# --- external systems ----------------------------------------------------------------------------------------------
 
 
 def source(here: ServedWorkspace, name: str) -> Document:
-    """All that there is to say of a source, without connecting to it."""
+    """Return the details of a source, without connecting to its system."""
     sources = here.outside.sources
     spelled = sources.spelled(name)
     made = sources.definitions()[spelled]
@@ -519,7 +520,7 @@ def _with_health(here: ServedWorkspace, kind: ComponentKind, document: Document)
 
 
 def source_figures(facts: Mapping[str, Any] | None, state: str) -> Document:
-    """How a source is doing."""
+    """Return the metrics of a source."""
     told = facts or {}
     return {
         "state": state,
@@ -538,7 +539,7 @@ def source_figures(facts: Mapping[str, Any] | None, state: str) -> Document:
 
 
 def sink(here: ServedWorkspace, name: str) -> Document:
-    """All that there is to say of a sink, without connecting to its target."""
+    """Return the details of a sink, without connecting to its target."""
     sinks = here.outside.sinks
     spelled = sinks.spelled(name)
     made = sinks.definitions()[spelled]
@@ -558,7 +559,7 @@ def sink(here: ServedWorkspace, name: str) -> Document:
 
 
 def sink_figures(facts: Mapping[str, Any] | None) -> Document:
-    """How a sink is doing, as the process tells that keeps it in step."""
+    """Return the metrics of a sink, as reported by the process that runs the sink."""
     status: Mapping[str, Any] = facts["status"] if facts is not None else {}
     lag: Mapping[str, Any] = facts["lag"] if facts is not None else {}
     return {
@@ -579,7 +580,7 @@ def sink_figures(facts: Mapping[str, Any] | None) -> Document:
 
 
 def letters(here: ServedWorkspace, of: str | None, state: str, limit: int) -> Document:
-    """The rows that views and sinks refuse, the newest first."""
+    """Return the dead letters of sources, views, sinks and queues, the newest first."""
     dead = here.workspace.dead()
     found = dead.page(of, state, limit)
     return {
@@ -590,7 +591,7 @@ def letters(here: ServedWorkspace, of: str | None, state: str, limit: int) -> Do
 
 
 def letter_document(one: Any) -> Document:
-    """A dead letter with what was done about it."""
+    """Return a dead letter with the actions on it."""
     return {
         "id": one.id,
         "kind": one.letter.kind,
@@ -617,7 +618,7 @@ def letter_document(one: Any) -> Document:
 
 
 def letter(here: ServedWorkspace, name: str) -> Document:
-    """One dead letter, with the columns that an edit may name, or why it cannot be edited."""
+    """Return a dead letter with the columns that can be edited, or with the reason why it cannot be edited."""
     dead = here.workspace.dead()
     found = letter_document(dead.show(name))
     try:

@@ -1,4 +1,4 @@
-"""The files that the console is made of. They hold nothing of a workspace, and are given without a token."""
+"""Static files of the console. They contain no data of a workspace, and are served without a token."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'; require-trusted-types-for 'script'"
 )
-"""No script, style or connection but the server's own, nothing inline, and no text that becomes markup."""
+"""Scripts, styles and connections only from this server, none inline, and no text that becomes markup."""
 
 
 @cache
 def files() -> Mapping[str, bytes]:
-    """What the page is made of, by name."""
+    """Return the files of the page, by name."""
     folder = resources.files("headwater.web.console") / "static"
     return {f.name: f.read_bytes() for f in folder.iterdir() if f.name.rpartition(".")[2] in TYPES}
 
 
 @cache
 def open_paths() -> frozenset[str]:
-    """The paths that are given to everybody: a page that asks for a token has to be there before it has one."""
+    """Return the paths that are served without a token: the page that asks for a token must load before it has one."""
     return frozenset({"/", *(f"/console/{name}" for name in files())})
 
 
 async def page(request: Request) -> Response:
-    """GET /: the page."""
+    """GET /: return the page."""
     return _response(request, "index.html")
 
 
 async def file(request: Request) -> Response:
-    """GET /console/{file}: a script, a style or a picture."""
+    """GET /console/{file}: return a script, a style or a picture."""
     name = request.path_params["file"]
     if name not in files():
         raise Problem(404, "no-such-file", f"the console has no file {name!r}", hint="the console is at /")

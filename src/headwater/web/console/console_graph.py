@@ -1,7 +1,8 @@
-"""The dataflow as a picture: which node goes where, and by which points an edge leads to it. Pure, and the same for the same graph.
+"""Layout of the dataflow graph: the positions of its nodes, and the points of its edges. Pure, and deterministic.
 
-Nodes stand in columns, left to right: a node is to the right of all that it is made from. Within a column they are ordered so that
-few edges cross, and moved to where their neighbours are. Only names and edges count: no figure that changes moves anything.
+Nodes are in columns, left to right: a node is to the right of all nodes that it is computed from. Within a column nodes
+are ordered so that few edges cross, and moved towards their neighbours. Only names and edges determine the layout:
+changing metrics move nothing.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ Kind = Literal["source", "topic", "view", "sink"]
 KINDS: tuple[Kind, ...] = ("source", "topic", "view", "sink")
 
 WIDTH, HEIGHT = 204, 94
-"""Of a node, in pixels."""
+"""Size of a node, in pixels."""
 GAP_X, GAP_Y = 52, 20
 LANE = 18
-"""The height of an edge that passes a column."""
+"""Height reserved for an edge that passes a column, in pixels."""
 SWEEPS = 12
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class PlacedNode:
-    """A node, and where its upper left corner is."""
+    """A node, with the position of its upper left corner."""
 
     id: str
     column: int
@@ -36,7 +37,7 @@ class PlacedNode:
 
 @dataclass(frozen=True)
 class Picture:
-    """Nodes by column and from the top, edges with the points they lead through, and how large all of it is."""
+    """The layout: nodes by column from the top, edges with the points on their way, and the total size."""
 
     nodes: tuple[PlacedNode, ...]
     edges: tuple[tuple[str, str, tuple[Point, ...]], ...]
@@ -45,7 +46,7 @@ class Picture:
 
 
 def draw(kinds: Mapping[str, Kind], edges: Sequence[tuple[str, str]]) -> Picture:
-    """Place nodes (id -> kind) and the edges between them; an edge of which an end is not there is left out."""
+    """Return the layout of nodes (id -> kind) and of the edges between them; edges with an unknown end are left out."""
     known = sorted({(a, b) for a, b in edges if a in kinds and b in kinds and a != b})
     if not kinds:
         return Picture((), (), 0.0, 0.0)
@@ -66,8 +67,8 @@ def draw(kinds: Mapping[str, Kind], edges: Sequence[tuple[str, str]]) -> Picture
 
 
 def _columns(kinds: Mapping[str, Kind], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """The column of each node: behind all that it is made from, and no further left than its kind. Sinks that nothing follows are
-    all in the last. A circle, which no declared graph has, is opened somewhere."""
+    """Return the column of each node: right of all nodes that it is computed from, and no further left than its kind allows.
+    Sinks without outgoing edges are in the last column. A cycle, which no declared graph has, is cut at some edge."""
     present = [kind for kind in KINDS if kind in kinds.values()]
     at = {name: present.index(kind) for name, kind in sorted(kinds.items())}
     for _ in range(len(kinds)):
@@ -86,7 +87,7 @@ def _columns(kinds: Mapping[str, Kind], edges: Sequence[tuple[str, str]]) -> dic
 
 
 class _Graph:
-    """Columns of nodes and of lanes, which stand in for edges that pass a column."""
+    """Columns of nodes and lanes; a lane reserves the space of an edge that passes a column."""
 
     def __init__(self, at: Mapping[str, int], edges: Sequence[tuple[str, str]]) -> None:
         self.columns: list[list[str]] = [[] for _ in range(max(at.values()) + 1)]
@@ -113,7 +114,8 @@ class _Graph:
                 self._before.setdefault(right, []).append(left)
 
     def order(self) -> None:
-        """Have few edges cross: each column by the mean place of its neighbours, to and fro; the best that was seen is kept."""
+        """Reorder the columns to reduce edge crossings: sort each by the mean position of its neighbours, in
+        alternating directions, and keep the best order found."""
         best, fewest = [list(c) for c in self.columns], self._crossings()
         for sweep in range(SWEEPS):
             if not fewest:
@@ -146,7 +148,7 @@ class _Graph:
         return total
 
     def centres(self) -> dict[str, float]:
-        """How far down the middle of each is: near the middle of its neighbours, without touching those beside it."""
+        """Return the vertical centre of each node and lane: near the mean of its neighbours, without overlap in the column."""
         at: dict[str, float] = {}
         for column in self.columns:
             y = 0.0
@@ -168,7 +170,7 @@ class _Graph:
         return {name: round(y - top, 1) for name, y in at.items()}
 
     def _straighten(self, at: dict[str, float]) -> None:
-        """Have an edge that is almost level be level, where there is room."""
+        """Straighten almost horizontal edges if the column has room."""
         for column in self.columns[1:]:
             for i, name in enumerate(column):
                 beside = self._before.get(name, ())
@@ -185,13 +187,15 @@ class _Graph:
         return (self._height(above) + self._height(below)) / 2 + GAP_Y
 
     def _apart(self, column: Sequence[str], wanted: Sequence[float]) -> list[float]:
-        """The places nearest to those wanted that keep the order and the gaps: neighbours that are too near become one block."""
+        """Return the positions closest to those wanted that keep the order and the gaps; neighbours that would overlap
+        form a block."""
         offsets, y = [], 0.0
         for i, name in enumerate(column):
             if i:
                 y += self._distance(column[i - 1], name)
             offsets.append(y)
-        blocks: list[tuple[float, int]] = []  # the sum of what its members want, and how many they are
+        # the sum of the positions that its members want, and their number
+        blocks: list[tuple[float, int]] = []
         for want, offset in zip(wanted, offsets, strict=True):
             block = (want - offset, 1)
             while blocks and blocks[-1][0] / blocks[-1][1] > block[0] / block[1]:

@@ -1,4 +1,4 @@
-"""The health, active alerts and rejected rows of a workspace, as the console shows them."""
+"""Health, active alerts and rejected rows of a workspace, as documents for the console."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 DRAWN = ("view", "source", "sink")
-"""Kinds of components that are drawn in the picture of the dataflow."""
+"""Kinds of components that the dataflow graph shows."""
 
 
 def health_document(found: Health) -> Document:
-    """The health for the bar and the page of the console: the engine, and every component that is not as it should be."""
+    """Return the health as a document: the engine, and every component with a problem."""
     problems = [*found.unhealthy, *found.warnings]
     return {
         "healthy": found.healthy,
@@ -28,23 +28,24 @@ def health_document(found: Health) -> Document:
 
 
 def component_document(one: ComponentHealth) -> Document:
-    """The health of one component."""
+    """Return the health of one component as a document."""
     since = None if one.since is None else one.since / 1_000
     return {**asdict(one), "since": since, "severity": one.severity}
 
 
 def alerts_document(here: ServedWorkspace) -> list[Document]:
-    """The alerts that are firing, the oldest first."""
+    """Return the active alerts, the oldest first."""
     return [asdict(one) | {"since": one.since / 1_000} for one in here.outside.alerts.active()]
 
 
 def rejected_document(here: ServedWorkspace) -> list[Document]:
-    """The rows that sources, views, sinks and queues left out."""
+    """Return the rows that sources, views, sinks and queues left out."""
     return [asdict(one) for one in rejected_rows(here.log, here.views, here.outside)]
 
 
 def with_health(figures: Mapping[str, Document], found: Health) -> None:
-    """Give the figures of views, sources and sinks their health. Where a component is not fine, the health's state is its state."""
+    """Add the health to the metrics of views, sources and sinks. A component with a problem gets the health's state as
+    its state."""
     for one in found.components:
         figure = figures.get(f"{one.kind}:{one.name}") if one.kind in DRAWN else None
         if figure is not None:
@@ -52,7 +53,7 @@ def with_health(figures: Mapping[str, Document], found: Health) -> None:
 
 
 def add_health(figure: Document, one: ComponentHealth) -> None:
-    """Give the figures of one component its health."""
+    """Add the health of one component to its metrics."""
     figure["health"] = component_document(one)
     if one.severity != "ok":
         figure["state" if one.kind != "view" else "status"] = one.state

@@ -1,4 +1,4 @@
-"""What changes all the time: the figures of a moment, sampled once a second for everybody who looks, and for nobody otherwise."""
+"""Live metrics of the console: sampled once a second for all clients together, and not at all without clients."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 EVERY_S = 1.0
 RATE_S = 5.0
-"""Rates are those of the last seconds."""
+"""Period over which rates are computed, in seconds."""
 TICKS_AT_ONCE = 200
 TAIL_ROWS = 60
-"""Rows in one event of a tail. Of those that come faster the newest are shown, and the others counted."""
+"""Maximum number of records in one event of a tail. Of more new records the newest are shown, and all are counted."""
 TAIL_EVERY_S = 0.3
 
 
 class Sampler:
-    """Takes samples of a workspace; rates are between one and those before it."""
+    """Takes samples of a workspace's metrics; rates are computed from recent samples."""
 
     def __init__(self, here: ServedWorkspace, ticks: TickHistory) -> None:
         self._here = here
@@ -50,7 +50,7 @@ class Sampler:
         self._tick = 0
 
     def take(self) -> dict[str, Any]:
-        """The figures of this moment."""
+        """Return the current metrics."""
         here = self._here
         log, now = here.log, here.clock.now_us()
         manifest = here.views.store.latest()
@@ -62,7 +62,7 @@ class Sampler:
                 continue
             try:
                 infos = log.partitions(name).values()
-            except TopicNotFoundError:  # dropped since
+            except TopicNotFoundError:  # dropped meanwhile
                 continue
             marks = [info.watermark for info in infos]
             reached = [mark for mark in marks if mark is not None]
@@ -110,7 +110,8 @@ class Sampler:
         }
 
     def _count_changes(self) -> list[dict[str, Any]]:
-        """Add up what the ticks since the last sample changed; those ticks, and the one before them, whose cost is whole now."""
+        """Add up the changes of the ticks since the last sample. Returns these ticks, and the one before, whose cost is
+        complete only now."""
         kept = self._here.views.store.ticks()
         if not kept or kept[-1] == self._tick:
             return []
@@ -151,7 +152,7 @@ class Sampler:
             figure["rate"] = self._rate(name)
 
     def _rate(self, name: str) -> float | None:
-        """Per second; None where there is nothing to compare with, or the count began anew."""
+        """Return the rate per second; None if there is no earlier sample, or the count restarted."""
         now, counts = self._samples[-1]
         for then, before in self._samples:
             if name in before and name in counts and then < now:
@@ -161,7 +162,7 @@ class Sampler:
 
 
 class Pulse:
-    """One sample a second, handed to all who follow; nothing is sampled while nobody does."""
+    """Samples the metrics once per second while clients are connected, and sends each sample to all clients."""
 
     def __init__(self, here: ServedWorkspace) -> None:
         self.ticks = TickHistory(here.views.store)
@@ -174,7 +175,7 @@ class Pulse:
         self._latest = b""
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
-        """Events, each a sample; the first at once."""
+        """Yield server-sent events, each a sample; the first at once."""
         self._followers += 1
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
@@ -197,7 +198,7 @@ class Pulse:
         while self._followers and not self._here.streams.stopping.is_set():
             try:
                 self._latest = event("figures", await self._here.run(self._taken))
-            except Exception as error:  # noqa: BLE001 - who looks is told, and the next sample may do better
+            except Exception as error:  # noqa: BLE001 - clients get the error as an event, and the next sample may succeed
                 self._latest = event("trouble", problem_of(error).document())
             self.samples += 1
             self._bell.ring()
@@ -209,7 +210,7 @@ class Pulse:
 
 
 class Tail:
-    """The newest records of a topic, then those that come. Its methods block."""
+    """Reads the newest records of a topic, then new ones. Its methods block."""
 
     def __init__(self, here: ServedWorkspace, name: str) -> None:
         self._log = here.log
@@ -221,7 +222,7 @@ class Tail:
         self._places = {p: max(info.first, info.end - share) for p, info in infos.items()}
 
     def next(self) -> str | None:
-        """What has come since, newest first; None if nothing."""
+        """Return the records since the last call, the newest first; None if there are none."""
         infos = self._log.partitions(self.topic.name)
         come = sum(info.end - self._places[p] for p, info in infos.items())
         if not come:
@@ -245,7 +246,7 @@ class Tail:
 
 
 async def tail_events(here: ServedWorkspace, tail: Tail) -> AsyncGenerator[bytes, None]:
-    """Records as they come, a few times a second at most."""
+    """Yield new records as events, a few times a second at most."""
     yield f"retry: {RETRY_MS}\n\n".encode()
     silent_s = 0.0
     with here.watch.topic(tail.topic.name) as bell:

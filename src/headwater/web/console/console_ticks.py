@@ -1,6 +1,6 @@
-"""What is to be seen of the kept ticks: when, how many rows, what each phase took, and how much of each view changed.
+"""Summaries of the kept ticks: time, rows read, duration of each phase, and the number of changes of each view.
 
-A tick never changes, so that it is looked at once: its manifest is large, and what is shown of it is not.
+A tick never changes, so its manifest is read only once: manifests are large, and their summaries are small.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from headwater.engine.metrics.tick_totals import Figures, figures_of
 from headwater.state.store import StateStore
 
 KEPT = 2_500
-"""So many ticks are remembered: more than a workspace keeps by itself."""
+"""Number of summaries kept in memory: more ticks than a workspace keeps by default."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """One tick. `changed` are the rows that came or went, by view; those that did not change are not in it."""
+    """The summary of a tick. `changed` is the number of inserted and retracted rows by view, without unchanged views."""
 
     tick: int
     committed_at: Microseconds
@@ -32,11 +32,11 @@ class Tick:
 
     @property
     def rows(self) -> int:
-        """Records of the log that it took in."""
+        """Number of records that the tick read from the log."""
         return self.figures.last.rows if self.figures.last is not None else 0
 
     def cost(self, after: Tick | None) -> dict[str, float]:
-        """The seconds of each phase. What it took to commit it is known from the tick after it alone."""
+        """Return the seconds of each phase. The duration of the commit itself is recorded only in the next tick, `after`."""
         last = self.figures.last
         own = dict(last.phases) if last is not None else {}
         if after is None or after.figures.last is None or after.figures.ticks != self.figures.ticks + 1:
@@ -49,7 +49,7 @@ class Tick:
 
 
 class TickHistory:
-    """The ticks of a workspace, each read once. For any thread."""
+    """The ticks of a workspace, each read once. Thread-safe."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class TickHistory:
         self._guard = threading.Lock()
 
     def get(self, tick: int) -> Tick | None:
-        """A tick; None if it is not kept, or damaged."""
+        """Return a tick; None if it is not kept, or is damaged."""
         with self._guard:
             known = self._known.get(tick)
         if known is not None:
@@ -75,11 +75,11 @@ class TickHistory:
         return made
 
     def last(self, count: int) -> list[Tick]:
-        """The newest ticks that are kept, oldest first."""
+        """Return the newest kept ticks, the oldest first."""
         return [found for tick in self._store.ticks()[-count:] if (found := self.get(tick)) is not None]
 
     def documents(self, count: int) -> list[dict[str, Any]]:
-        """The same as they are shown."""
+        """Return the newest kept ticks as documents, the oldest first."""
         some = self.last(count)
         found = []
         for one, after in zip_longest(some, some[1:]):

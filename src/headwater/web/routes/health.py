@@ -1,4 +1,4 @@
-"""`/health` is a liveness check, `/health/ready` says whether the workspace is healthy, `/metrics` what can be counted."""
+"""Routes `/health` (liveness), `/health/ready` (whether the workspace is healthy) and `/metrics` (Prometheus)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from headwater.connectors.health.health import ComponentHealth
 
 ANSWER_S = 10.0
-"""How long computing the health may take."""
+"""Time limit of computing the health, in seconds."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 UNREADABLE = "the workspace cannot be read"
 
 
 async def health(request: Request) -> Response:
-    """GET: 200 for as long as the process answers; with `?ready`, and at `/health/ready`, 503 while something is unhealthy."""
+    """GET: 200 as long as the process responds; with `?ready`, and at `/health/ready`, 503 while a component is unhealthy."""
     here = served(request)
     parameters.refuse_unknown(request, ("ready",))
     wanted = parameters.flag(request, "ready") or request.url.path.endswith("/ready")
     try:
         async with asyncio.timeout(ANSWER_S):
             found = await here.run(readiness, here, _may_name(here, request))
-    except (TimeoutError, Problem):  # all threads are busy, or the disk does not answer
+    except (TimeoutError, Problem):  # all threads are busy, or the disk does not respond
         found = _document(
             [f"the state of the workspace could not be read within {ANSWER_S:g} s"], [], "unknown"
         )
@@ -42,7 +42,7 @@ async def health(request: Request) -> Response:
 
 
 def _may_name(here: ServedWorkspace, request: Request) -> bool:
-    """Whether a client may be told names and reasons: everybody where no token is needed, and clients with a token."""
+    """Whether a client may see names and reasons: every client if no token is needed, otherwise clients with a token."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     return not here.guests.expected or (
         kind.lower() == "bearer" and here.guests.admit(secret.strip()) is not None
@@ -50,10 +50,10 @@ def _may_name(here: ServedWorkspace, request: Request) -> bool:
 
 
 def readiness(here: ServedWorkspace, named: bool) -> dict[str, Any]:
-    """Whether the server can be sent requests, and if not, the reasons.
+    """Return whether the server can receive requests, with reasons if not.
 
-    The route is open to clients without a token. Unless `named`, reasons count components and name none of them: the reason of a
-    stopped view may quote a row.
+    The route is open to clients without a token. Unless `named`, the reasons count components instead of naming them:
+    the reason of a stopped view may quote a row.
     """
     reasons: list[str] = []
     warnings: list[str] = []
@@ -62,7 +62,8 @@ def readiness(here: ServedWorkspace, named: bool) -> dict[str, Any]:
         reasons.append("the server stops")
     try:
         here.log.sequence()
-        if not here.views.store.storage.root.is_dir():  # files that are open can still be read
+        # open files could still be read after the folder was removed
+        if not here.views.store.storage.root.is_dir():
             raise WorkspaceMissingError("its folder is gone")
         found = here.outside.health()
         state = found.engine.state
@@ -95,7 +96,7 @@ def _sentences(components: list[ComponentHealth], named: bool) -> Iterator[str]:
 
 
 async def metrics(request: Request) -> Response:
-    """GET: the figures of the workspace for Prometheus."""
+    """GET: return the metrics of the workspace in Prometheus' text format."""
     here = served(request)
     parameters.refuse_unknown(request, ())
     return Response(await here.run(here.workspace.metrics), media_type=METRICS_TYPE)

@@ -1,4 +1,5 @@
-"""`/hooks/{name}`: deliveries of webhooks come in by POST. Who knows the secret needs no token; each is answered when it is durable."""
+"""Route `/hooks/{name}`: deliveries of webhooks. They are signed instead of having a token, and answered when they are
+durable."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from headwater.web.routes.topics import receipt_response, received
 from headwater.web.server_context import ServedWorkspace, served
 
 INLINE_BYTES = 64 << 10
-"""Larger bodies are checked and read in a thread, so that they hold up no one."""
+"""Size above which bodies are checked and parsed in a thread, so that they do not block the event loop."""
 _LARGER = "ALTER SOURCE ... SET (max_body = '...') takes larger ones"
 _OUTCOMES: dict[int, Outcome] = {
     400: "malformed",
@@ -29,7 +30,7 @@ _OUTCOMES: dict[int, Outcome] = {
 
 
 async def take(request: Request) -> Response:
-    """POST: one delivery, checked, written once, and answered with its receipt."""
+    """POST: check a delivery, write it once, and return its receipt."""
     here = served(request)
     hooks = here.outside.sources.hooks
     source = await _found(here, hooks, request.path_params["hook"])
@@ -37,7 +38,7 @@ async def take(request: Request) -> Response:
         answer = await _take(request, here, source)
     except ClientDisconnect:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is counted, and answered as a problem
+    except Exception as error:  # noqa: BLE001 - any error is counted, and answered as a problem
         told = problem_of(error)
         stale = isinstance(error, SignatureError) and error.facts.get("reason") == "stale"
         outcome: Outcome = "stale" if stale else _OUTCOMES.get(told.status, "failed")
@@ -50,10 +51,10 @@ async def take(request: Request) -> Response:
 
 
 async def _found(here: ServedWorkspace, hooks: Hooks, name: str) -> WebhookSource:
-    """The hook of a name. Nothing is said of which others there are: whoever asks may be anybody."""
+    """Return the hook of a name. Errors do not reveal other hooks, because the client is not authenticated."""
     try:
         found = await here.run(hooks.find, name)
-    except HeadwaterError:  # a secret that stands in no environment here; `headwater status` says which
+    except HeadwaterError:  # a secret's environment variable is missing here; `headwater status` names it
         raise Problem(
             503, "hook-not-ready", f"hook {name!r} cannot be checked by this server", retry_after_s=60
         ) from None
@@ -82,11 +83,11 @@ async def _take(request: Request, here: ServedWorkspace, source: WebhookSource) 
             delivery: Delivery = source.delivered(headers, body)
         else:
             delivery = await here.run(source.delivered, headers, body)
-        # known by its id alone: a delivery that is made again may be written otherwise
+        # the key is the delivery's id alone: a repeated delivery may have another body
         key = key_of(delivery.id, f"hook:{source.name}", source.topic.name, "", b"")
         origin = DeliveryOrigin(source.name, delivery.row, delivery.sent_us)
         done = await here.ingest.append(source.topic.name, body, media, key, origin)
-    except AlreadyWrittenError:  # its row is gone by now: no other answer would have its sender rest
+    except AlreadyWrittenError:  # its row was removed since; any other response would make the sender retry
         done = PostResult(Receipt({}), replayed=True)
     finally:
         here.strangers.release(reserved)

@@ -1,4 +1,4 @@
-"""What the server takes and gives, as OpenAPI 3.1 and as a page that needs no internet. Written by hand, held by a test."""
+"""The API as an OpenAPI 3.1 document, and as a page that needs no internet. Written by hand, and checked by a test."""
 
 from __future__ import annotations
 
@@ -258,13 +258,13 @@ DOCUMENT: Plain = {
 
 
 async def document(request: Request) -> Response:
-    """GET /openapi.json."""
+    """GET /openapi.json: return the OpenAPI document."""
     del request
     return json_response(DOCUMENT)
 
 
 async def page(request: Request) -> Response:
-    """GET /docs: the same for people."""
+    """GET /docs: return the API as a page."""
     del request
     parts = []
     for path, methods in PATHS.items():
@@ -298,7 +298,7 @@ STYLE = (
 
 
 def html_page(title: str, body: str) -> HTMLResponse:
-    """A page without scripts and without anything from elsewhere. `body` is HTML, with what users wrote escaped."""
+    """Return a page without scripts and external resources. `body` is HTML, with user input escaped."""
     return HTMLResponse(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{html.escape(title)}</title><style>{STYLE}</style><h1>{html.escape(title)}</h1>{body}</html>",

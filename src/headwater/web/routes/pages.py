@@ -1,4 +1,4 @@
-"""`/plain`: what there is, with links; for those without scripts."""
+"""Route `/plain`: lists topics, views, sources and sinks with links, for browsers without scripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwater.web.server_context import ServedWorkspace, served
 
 
 async def home(request: Request) -> Response:
-    """GET: topics, views, sources and sinks."""
+    """GET: list topics, views, sources and sinks."""
     here = served(request)
     return await here.run(_home, here)
 

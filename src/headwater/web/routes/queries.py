@@ -1,4 +1,4 @@
-"""`POST /query`: one SELECT over views and topics at one tick."""
+"""Route `POST /query`: one SELECT over views and topics at one tick."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ MEMBERS = ("query", "as_of", "after", "limit", "timeout")
 
 
 async def query(request: Request) -> Response:
-    """The text as it is (`application/sql`), or JSON with `query` and what the query string may say too."""
+    """POST: return the result of a query. The body is its text (`application/sql`), or JSON with `query` and the
+    parameters of the query string."""
     here = served(request)
     parameters.refuse_unknown(request, MEMBERS[1:])
     form = form_of(request)
@@ -53,7 +54,7 @@ def _soon(
     form: ResponseFormat,
     until_s: float,
 ) -> Response | SelectRequest:
-    """The answer, if it is found at once; otherwise what is to be asked of a process."""
+    """Return the response, if the query is answered at once; otherwise the request to run in a process."""
     settings = here.settings
     asked = committed_reads.asked(
         here.log,

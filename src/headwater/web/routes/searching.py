@@ -1,4 +1,4 @@
-"""`GET /sinks/{sink}/search`: full text and filters over the index that a SEARCH sink keeps."""
+"""Route `GET /sinks/{sink}/search`: full text search and filters on the index of a SEARCH sink."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARAMETERS = ("q", "filter", "limit", "offset", "highlight", "columns")
 
 
 async def search(request: Request) -> Response:
-    """GET: the rows that match, best first, with `_score`."""
+    """GET: return the rows that match, best first, with `_score`."""
     here = served(request)
     parameters.refuse_unknown(request, PARAMETERS)
     form = form_of(request)

@@ -1,4 +1,4 @@
-"""`/topics/{topic}`: rows come in by POST, each answered when it is durable; records go out by GET, also as they come."""
+"""Route `/topics/{topic}`: POST appends rows, answered when they are durable; GET reads records, and can follow new ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from headwater.web.server_context import ServedWorkspace, served
 READ_ROWS = 1_000
 READ_ROWS_MAX = 100_000
 ROWS_AT_ONCE = 10_000
-"""Answers of more rows have threads of their own."""
+"""Number of rows above which responses have their own threads."""
 READ_BYTES_MAX = 64 << 20
 BATCH_ROWS = 8_192
 BATCHES_AT_ONCE = 8
@@ -41,7 +41,7 @@ PARAMETERS = ("from", "limit", "follow", "columns", "partition", "by", "on_gap")
 
 
 async def append(request: Request) -> Response:
-    """POST: the rows of a body in one commit."""
+    """POST: append the rows of a body in one commit."""
     here = served(request)
     parameters.refuse_unknown(request, ())
     topic = request.path_params["topic"]
@@ -61,7 +61,7 @@ async def append(request: Request) -> Response:
 
 
 def receipt_response(done: PostResult) -> Response:
-    """The answer to what was written, now or before."""
+    """Return the response for written rows, whether written now or by an earlier post."""
     document = receipt_document(done.receipt)
     headers = {"Headwater-Receipt": document["receipt"]}
     if done.replayed:
@@ -70,7 +70,7 @@ def receipt_response(done: PostResult) -> Response:
 
 
 def receipt_document(receipt: Receipt) -> dict[str, Any]:
-    """A receipt as JSON, with its text form for `after=`."""
+    """Return a receipt as JSON, with its text form for `after=`."""
     return {
         "receipt": str(receipt),
         "rows": receipt.rows,
@@ -82,8 +82,8 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
 
 
 async def received(request: Request, room: Ingest | Strangers, most: int, hint: str) -> tuple[bytes, int]:
-    """The body, and the room that it takes: for what has come, not for what somebody says will. Problem 413, with this hint, if it
-    has more than `most` bytes; 408 if it comes too slowly."""
+    """Return the body, and the space reserved for it: for received bytes, not for the announced length. Problem 413,
+    with this hint, if the body has more than `most` bytes; 408 if it arrives too slowly."""
     return await in_time(request, _received(request, room, most, hint))
 
 
@@ -119,7 +119,7 @@ def _too_large(most: int, hint: str) -> Problem:
 
 
 async def read(request: Request) -> Response:
-    """GET: records from a position on; with `follow`, also those to come."""
+    """GET: return records from a position on; with `follow`, also new ones."""
     here = served(request)
     parameters.refuse_unknown(request, PARAMETERS)
     if parameters.flag(request, "follow"):
@@ -143,7 +143,7 @@ def _page(request: Request, here: ServedWorkspace, form: ResponseFormat, limit: 
 
 
 class _Reading:
-    """One read of a topic, as its request says. Its methods block."""
+    """A read of a topic with the parameters of a request. Its methods block."""
 
     def __init__(self, request: Request, here: ServedWorkspace, *, follow: bool) -> None:
         query = request.query_params
@@ -177,7 +177,7 @@ class _Reading:
         self._last = 0
 
     def next(self, limit: int) -> pa.RecordBatch | None:
-        """The next records, so many at most; None if there are no more now."""
+        """Return the next records, at most `limit`; None if there are no more now."""
         batch = next(self._reader, None)
         positions = dict(self._reader.positions)
         if batch is not None and batch.num_rows > limit:
@@ -193,13 +193,13 @@ class _Reading:
 
     @property
     def place(self) -> str:
-        """Where it is, as a text to go on from, with the last commit that it has read of."""
+        """The current position, as text from which a read can continue, with the last commit that was read."""
         if self._last and (self._commit is None or self._commit.number < self._last):
             self._commit = token_of(self._log, self._last)
         return parameters.place_text(self.positions, self._commit)
 
     def all(self, limit: int) -> tuple[pa.Table, bool]:
-        """The records up to a limit, and whether there are more."""
+        """Return the records up to a limit, and whether there are more."""
         batches: list[pa.RecordBatch] = []
         rows = size = 0
         while rows < limit and size < READ_BYTES_MAX and (batch := self.next(limit - rows)) is not None:
@@ -213,7 +213,7 @@ class _Reading:
         return pa.Table.from_batches(batches), more
 
     def some(self, limit: int) -> list[tuple[list[str], str]]:
-        """A few batches that are there by now, each as JSON objects and with the position after it."""
+        """Return a few available batches, each as JSON objects with the position after it."""
         found: list[tuple[list[str], str]] = []
         while limit > 0 and len(found) < BATCHES_AT_ONCE and (batch := self.next(limit)) is not None:
             found.append((json_objects(batch), self.place))
@@ -247,7 +247,8 @@ async def _follow(request: Request, here: ServedWorkspace) -> Response:
 async def _pieces(
     here: ServedWorkspace, reading: _Reading, form: ResponseFormat, limit: int
 ) -> AsyncGenerator[bytes, None]:
-    """Records as they come. The position is an event's id: a client that says it last goes on after it."""
+    """Yield records as they are appended. An event's id is its position: a client that reconnects with it continues
+    after it."""
     events = form is ResponseFormat.EVENTS
     silence = IdleTime(here.settings.keep_alive_s)
     if events:
@@ -257,7 +258,7 @@ async def _pieces(
             rung = bell.rung
             try:
                 found = await here.look(reading.some, limit)
-            except Exception as error:  # noqa: BLE001 - the answer has begun: its last event says what happened
+            except Exception as error:  # noqa: BLE001 - the response has begun: its last event reports the error
                 yield (
                     failed(error) if events else orjson.dumps({"error": problem_of(error).document()}) + b"\n"
                 )

@@ -1,4 +1,4 @@
-"""`/views/{view}`: its rows at a tick, by key or by any column; and its changes as they are committed."""
+"""Route `/views/{view}`: the rows of a view at a tick, by key or by any column; and its changes as they are committed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 ROWS = 1_000
 ROWS_LIMIT_MAX = 1_000_000
 ROWS_AT_ONCE = 10_000
-"""Answers of more rows have threads of their own."""
+"""Number of rows above which responses have their own threads."""
 WAIT_S = 30.0
 WAIT_S_MAX = 300.0
 RESERVED = ("limit", "as_of", "after", "timeout")
-"""Parameters that are not columns: a column of such a name is for `POST /query`."""
+"""Parameters that are not columns; columns of these names can be compared only by `POST /query`."""
 
 
 async def read(request: Request) -> Response:
-    """GET: the rows of a view."""
+    """GET: return the rows of a view."""
     here = served(request)
     form = form_of(request)
     limit = parameters.whole(request, "limit", ROWS, 1, ROWS_LIMIT_MAX)
@@ -45,7 +45,7 @@ async def read(request: Request) -> Response:
 def _rows(
     request: Request, here: ServedWorkspace, form: ResponseFormat, limit: int, *, through: bool
 ) -> Response | None:
-    """The answer; None if the view has to be read `through`, and may not be."""
+    """Return the response; None if all rows of the view must be read, and `through` is False."""
     manifest = manifest_at(here.views, parameters.as_of(request))
     relation = view_relation(here.log, here.views, request.path_params["view"], manifest)
     equal = parameters.equalities(request, relation.schema, RESERVED, f"view {relation.name!r}")
@@ -63,7 +63,7 @@ def _sure_rows(request: Request, here: ServedWorkspace, form: ResponseFormat, li
 
 
 def found_response(found: ReadResult, form: ResponseFormat, limit: int, about: dict[str, object]) -> Response:
-    """Rows at a tick, of which there may be one more than is shown."""
+    """Return rows at a tick as a response; one row more than `limit` means that there are more."""
     more = found.rows.num_rows > limit
     tick = {} if found.tick is None else {"Headwater-Tick": str(found.tick)}
     return rows_response(
@@ -75,7 +75,7 @@ def found_response(found: ReadResult, form: ResponseFormat, limit: int, about: d
 
 
 async def changes(request: Request) -> Response:
-    """GET: a stream of what every tick changes, after the tick that the client has seen; without one, first all rows."""
+    """GET: stream the changes of every tick after the one that the client has seen; otherwise all rows first."""
     here = served(request)
     parameters.refuse_unknown(request, ("since",))
     form_of(request, (ResponseFormat.EVENTS,))
@@ -85,7 +85,8 @@ async def changes(request: Request) -> Response:
 
 
 def _begun(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Changes | None, str]:
-    """A follower; none if the client has seen a tick that there is no going on from. It begins with `since`."""
+    """Return the view's name and a subscription from `since`; None instead of it, with the reason, if it cannot
+    continue from there."""
     view = here.views.names.spelled(name)
     since: Token | None = None
     if text == "latest":
@@ -107,8 +108,8 @@ def _begun(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Cha
 async def _pieces(
     here: ServedWorkspace, view: str, follower: Changes | None, lost: str
 ) -> AsyncGenerator[bytes, None]:
-    """Each event is (a part of) what one tick changed. Only the last part has the tick's token as its id: a client that was cut off
-    in the middle says the tick before it, and is given all of it again."""
+    """Yield events, each (a part of) the changes of one tick. Only the last part has the tick's token as its id: a
+    client that was disconnected in between reconnects with the previous tick, and gets all parts again."""
     bell = here.watch.ticking()
     silence = IdleTime(here.settings.keep_alive_s)
     yield f"retry: {RETRY_MS}\n\n".encode()
@@ -123,7 +124,7 @@ async def _pieces(
         except TickNotKeptError as error:
             follower, lost = None, error.message
             continue
-        except Exception as error:  # noqa: BLE001 - the answer has begun: its last event says what happened
+        except Exception as error:  # noqa: BLE001 - the response has begun: its last event reports the error
             yield failed(error)
             return
         if rows is None:
@@ -143,7 +144,7 @@ async def _pieces(
 
 
 def _event(kind: str, rows: pa.Table, tick: int | None, token: str | None) -> bytes:
-    """Rows of a tick; with `token` they are the last of it."""
+    """Return rows of a tick as an event; with `token` they are its last part."""
     objects = ",".join(json_objects(rows))
     data = f'{{"tick":{tick},"more":{"true" if token is None else "false"},"rows":[{objects}]}}'
     return event(kind, data, token)
