@@ -77,7 +77,7 @@ class AsyncQueue:
                         with suppress(LeaseLostError):
                             self.queue.nack(message)
                     raise
-                except Exception as error:  # noqa: BLE001 - a handler may raise anything; the message says what
+                except Exception as error:  # noqa: BLE001 - a handler may raise anything; the message stores the error
                     await self._settled(self.nack(message, delay=delay, error=said(error)))
                 else:
                     if not message.settled:

@@ -324,7 +324,7 @@ class Ledger:
                 ask.errors = {p: errors[p] for p in mine_places if p in errors}
                 ask.bodies = {p: opened(self._log, topic, bodies[p]) for p in mine_places if p in bodies}
 
-    # --- what is done ----------------------------------------------------------------------------------------------
+    # --- retention hold --------------------------------------------------------------------------------------------
 
     def _floor_moves(self) -> tuple[CursorMove, ...]:
         """Return the move of the cursor that holds retention back to the first messages that are not done; empty if it

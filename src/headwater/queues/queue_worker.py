@@ -178,7 +178,7 @@ class Worker:
                     break
                 try:
                     self._handler(messages if self._batch else group[0])
-                except Exception as error:  # noqa: BLE001 - a handler may raise anything; the message says what
+                except Exception as error:  # noqa: BLE001 - a handler may raise anything; the message stores the error
                     self._give_back(group, error)
                 else:
                     done += [message for message in group if not message.settled]

@@ -85,7 +85,7 @@ class _Load:
         return self.rows + self.skipped
 
     def run(self, chunks: Iterator[InputChunk], *, atomic: bool) -> None:
-        """Append all chunks; the detail of an error, also one of reading the file, is what the topic contains by then."""
+        """Append all chunks. The detail of an error, also of one in reading the file, states what the topic contains by then."""
         try:
             with self._interrupts.caught():
                 if atomic:
