@@ -40,7 +40,7 @@ def row(at: int, name: str | None = "a", score: float | None = None, region: str
 
 class SinkBench:
     """The view and the external system (the place) of one test. Every test has its own place, to which `make_target`
-    connects anew."""
+    connects again."""
 
     mode: ClassVar[Mode] = "upsert"
     schema: ClassVar[pa.Schema] = SCHEMA
