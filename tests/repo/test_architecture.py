@@ -3,13 +3,11 @@
 import ast
 import re
 import tomllib
-from pathlib import Path
 
 import grimp
-import pytest
 
 from headwater.catalog.connector_kinds import SINK_KINDS, SOURCE_KINDS
-from tests.repo.tree import PACKAGE, ROOT, module_name, shown, sources
+from tests.repo.tree import PACKAGE, ROOT, module_name, parsed, shown, source_text, sources
 
 LINES_MAX = 700
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
@@ -50,16 +48,19 @@ def test_no_module_is_dead() -> None:
     assert not dead, f"nothing imports {', '.join(dead)}: remove it, or name its user in ENTRANCES"
 
 
-@pytest.mark.parametrize("path", sources(), ids=shown)
-def test_a_module_is_one_room_with_a_sign_on_its_door(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    docstring = ast.get_docstring(ast.parse(text))
-    assert docstring, f"{shown(path)}: begin with one sentence: what this module is, and what it is not"
-    assert text.count("\n") <= LINES_MAX, f"{shown(path)}: more than {LINES_MAX} lines are two modules"
-    vague = VAGUE_NAMES & {*path.relative_to(PACKAGE).parts[:-1], path.stem}
-    assert not vague, f"{shown(path)}: {vague} says nothing; name it after what it holds"
+def test_a_module_has_a_docstring_few_lines_and_a_name_that_says_what_it_holds() -> None:
+    wrong = []
+    for path in sources():
+        if not ast.get_docstring(parsed(path)):
+            wrong.append(f"{shown(path)}: begin with one sentence: what this module is, and what it is not")
+        if source_text(path).count("\n") > LINES_MAX:
+            wrong.append(f"{shown(path)}: more than {LINES_MAX} lines are two modules")
+        if vague := VAGUE_NAMES & {*path.relative_to(PACKAGE).parts[:-1], path.stem}:
+            wrong.append(f"{shown(path)}: {vague} says nothing; name it after what it holds")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in sources()}), ids=shown)
-def test_every_folder_is_a_package(folder: Path) -> None:
-    assert (folder / "__init__.py").exists(), f"{shown(folder)} needs an __init__.py that says what it is"
+def test_every_folder_is_a_package() -> None:
+    folders = sorted({path.parent for path in sources()})
+    wrong = [shown(folder) for folder in folders if not (folder / "__init__.py").exists()]
+    assert not wrong, f"an __init__.py that says what the package is, is missing in {', '.join(wrong)}"

@@ -9,7 +9,7 @@ import pytest
 
 from headwater.engine.dataflow.operators.registry import KINDS
 from headwater.operators import graph as g
-from tests.repo.tree import PACKAGE, sources
+from tests.repo.tree import PACKAGE, parsed, sources
 
 GRAPH = "headwater.operators.graph"
 NODES = {node.__name__ for node in (*get_args(g.Node), g.RowPattern)}
@@ -72,7 +72,7 @@ def test_no_other_module_asks_of_which_kind_a_node_is() -> None:
     for path in sources():
         place = path.relative_to(PACKAGE).as_posix()
         if not place.startswith(HOMES):
-            for name in asked(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in asked(parsed(path)):
                 if name not in FRAME:
                     found[f"{place}:{name}"].add(place)
     new = sorted(set(found) - set(EXCEPTIONS))

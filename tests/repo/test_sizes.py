@@ -6,7 +6,7 @@ Counted is what a class defines itself. What is larger is listed with the reason
 import ast
 from collections.abc import Iterator
 
-from tests.repo.tree import PACKAGE, sources
+from tests.repo.tree import PACKAGE, parsed, sources
 
 METHODS_MAX = 25
 PARAMETERS_MAX = 6
@@ -64,7 +64,7 @@ LONG_SIGNATURES = {
 def methods() -> Iterator[tuple[str, int]]:
     """Every class with the number of methods that it defines."""
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 defined = [
                     each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -76,7 +76,7 @@ def parameters() -> Iterator[tuple[str, int]]:
     """Every function and method with the number of parameters that a caller gives, but for commands of the command line."""
     for path in sources():
         place = path.relative_to(PACKAGE).as_posix()
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         owners = {
             id(f): node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for f in node.body
         }

@@ -1,5 +1,6 @@
 """The repository as its tests see it: which files it has, and the Markdown and Python in them."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -46,9 +47,22 @@ def markdown() -> list[Path]:
     return [path for path in files() if path.suffix == ".md"]
 
 
-def sources() -> list[Path]:
+@cache
+def sources() -> tuple[Path, ...]:
     """The modules of the package."""
-    return sorted(path for path in PACKAGE.rglob("*.py"))
+    return tuple(sorted(path for path in PACKAGE.rglob("*.py")))
+
+
+@cache
+def source_text(path: Path) -> str:
+    """The text of a module, read once."""
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a module, parsed once. Nobody changes it."""
+    return ast.parse(source_text(path))
 
 
 def module_name(path: Path) -> str:
