@@ -32,7 +32,12 @@ def test_a_failure_is_logged_and_says_where(tmp_path: Path, capsys: pytest.Captu
         run()
     print_error(failed.value)
     told = capsys.readouterr().err.splitlines()
-    assert told == ["error: it broke", "hint: mend it", f"log: {file_of(tmp_path)}"]
+    assert told == [
+        "error: it broke",
+        "hint: mend it",
+        "code: error (docs/error-codes.md)",
+        f"log: {file_of(tmp_path)}",
+    ]
     begun, broke = lines(tmp_path)
     assert (begun["message"], begun["level"]) == ("run begins", "info")
     assert broke["level"] == "error"
@@ -128,7 +133,7 @@ def test_a_command_that_fails_says_what_to_do_and_where_its_log_is(
     assert (line["level"], line["message"]) == ("error", said)
     if command[0] != "verify":
         assert told[0].startswith("error: ")
-        assert told[-2].startswith("hint: ")
+        assert told[-3].startswith("hint: ")
         assert told[0].removeprefix("error: ") in line["error"]
         assert "Traceback" in line["trace"]
     else:
@@ -142,7 +147,7 @@ def test_a_server_that_cannot_start_says_where_its_log_is(tmp_path: Path) -> Non
     result = invoke(tmp_path / "w", "serve", "--host", "0.0.0.0", "--port", "0")
     assert result.exit_code == 2
     kinds = [line.partition(":")[0] for line in result.stderr.splitlines()]
-    assert kinds == ["error", "hint", "log"]
+    assert kinds == ["error", "hint", "code", "log"]
     assert [line["message"] for line in lines(tmp_path / "w")] == ["serve begins", "serve failed"]
 
 

@@ -100,9 +100,15 @@ def test_a_key_that_cannot_be_is_wrong_usage(shop: Path) -> None:
     said = invoke(shop, "why", "revenue", "day=yesterday", status=2).stderr
     assert "column 'day' is date32[day], which 'yesterday' is not" in said
     said = invoke(shop, "why", "revenue", "contry=ch", status=2).stderr
-    assert said == "error: view 'revenue' has no column 'contry'\nhint: did you mean country?\n"
+    assert (
+        said
+        == "error: view 'revenue' has no column 'contry'\nhint: did you mean country?\ncode: bad-request (docs/error-codes.md)\n"
+    )
     said = invoke(shop, "why", "revenue", "country=ch", "x=1", status=2).stderr
-    assert said == "error: view 'revenue' has no column 'x'\nhint: its columns are country, day, revenue\n"
+    assert (
+        said
+        == "error: view 'revenue' has no column 'x'\nhint: its columns are country, day, revenue\ncode: bad-request (docs/error-codes.md)\n"
+    )
     assert "no row at tick 2 with country = 'a=b'" in invoke(shop, "why", "totals", "a=b", status=1).stderr
     assert "Missing argument" in invoke(shop, "why", "revenue", status=2).stderr
 

@@ -85,7 +85,7 @@ def _problems() -> Rows:
         if issubclass(kind, answered)
         or (kind.retryable and not issubclass(kind, errors.StorageError | errors.CorruptionError))
     }
-    return {str(kind) for kind in own} | {problems.kind_of(kind) for kind in told}
+    return {str(kind) for kind in own} | {kind.code for kind in told}
 
 
 @table("Metrics")

@@ -100,12 +100,13 @@ def shown_bytes(size: int) -> str:
 
 
 def print_error(error: HeadwaterError) -> None:
-    """Print an error to stderr: message, detail, hint and notes."""
+    """Print an error to stderr: message, detail, hint, code and notes."""
     click.echo(f"error: {error.message}", err=True)
     if error.detail:
         click.echo(f"detail: {error.detail}", err=True)
     if error.hint:
         click.echo(f"hint: {error.hint}", err=True)
+    click.echo(f"code: {error.code} (docs/error-codes.md)", err=True)
     for note in getattr(error, "__notes__", ()):
         click.echo(note, err=True)
 

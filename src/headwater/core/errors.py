@@ -91,8 +91,10 @@ def shown(value: object, characters_max: int = 60) -> str:
 
 
 class HeadwaterError(Exception):
-    """Root of all errors: one sentence, an optional detail, a hint; `retryable` is a property of the type."""
+    """Root of all errors: one sentence, an optional detail, a hint; `code` and `retryable` are properties of the type."""
 
+    code: ClassVar[str] = "error"
+    """The stable name of the error, as in `docs/error-codes.md` and in the `type` of HTTP problem documents."""
     retryable: ClassVar[bool] = False
 
     def __init__(
@@ -143,93 +145,136 @@ def underlined(text: str, start: int, end: int) -> tuple[str, int, int]:
 class UsageError(HeadwaterError):
     """The call itself is wrong; nothing was attempted."""
 
+    code = "bad-request"
+
 
 class StatementError(UsageError):
     """A SQL statement that cannot be parsed, or is rejected."""
+
+    code = "statement"
 
 
 class QueryError(StatementError):
     """A standing query that cannot be parsed, or is rejected; facts: start, end (characters of its text), line, column."""
 
+    code = "query"
+
 
 class ColumnDroppedError(StatementError):
     """A view reads a column that was dropped from the captured table; facts: topic, column, view."""
+
+    code = "column-dropped"
 
 
 class SchemaError(HeadwaterError):
     """A schema, or a change of one, that is not possible."""
 
+    code = "schema"
+
 
 class TopicNotFoundError(HeadwaterError):
     """No topic of that name."""
+
+    code = "topic-not-found"
 
 
 class TopicExistsError(HeadwaterError):
     """A topic of that name exists already, and differs."""
 
+    code = "topic-exists"
+
 
 class ViewNotFoundError(HeadwaterError):
     """No view of that name."""
+
+    code = "view-not-found"
 
 
 class ViewExistsError(HeadwaterError):
     """A view of that name exists already; facts: view, same."""
 
+    code = "view-exists"
+
 
 class SourceNotFoundError(HeadwaterError):
     """No source of that name."""
+
+    code = "source-not-found"
 
 
 class SourceExistsError(HeadwaterError):
     """A source of that name exists already; facts: source, difference."""
 
+    code = "source-exists"
+
 
 class SinkNotFoundError(HeadwaterError):
     """No sink of that name."""
+
+    code = "sink-not-found"
 
 
 class SinkExistsError(HeadwaterError):
     """A sink of that name exists already; facts: sink, difference."""
 
+    code = "sink-exists"
+
 
 class AlertNotFoundError(HeadwaterError):
     """No alert of that name."""
+
+    code = "alert-not-found"
 
 
 class AlertExistsError(HeadwaterError):
     """An alert of that name exists already; facts: alert, difference."""
 
+    code = "alert-exists"
+
 
 class QueueNotFoundError(HeadwaterError):
     """No queue of that name; facts: queue."""
 
+    code = "queue-not-found"
+
 
 class QueueExistsError(HeadwaterError):
     """A queue of that name exists already; facts: queue, difference."""
+
+    code = "queue-exists"
 
 
 class LeaseLostError(HeadwaterError):
     """A worker no longer holds the lease of a message, and nothing was done with the message; facts: queue, worker, messages
     (the positions lost, as 'partition-offset'), holder (the worker that has the first of them now, or None)."""
 
+    code = "lease-lost"
+
 
 class MessageNotFoundError(HeadwaterError):
     """No message of the queue has this position; facts: queue, place ('partition-offset')."""
+
+    code = "message-not-found"
 
 
 class BacklogError(HeadwaterError):
     """A cursor with `hold` is too far behind for another append; facts: topic, cursor, rows, backlog_rows."""
 
+    code = "backlog"
     retryable = True
 
 
 class ViewUnavailableError(HeadwaterError):
     """The view is not part of this tick; facts: view, status ('missing' if there is no such view), tick, last_tick."""
 
+    code = "view-unavailable"
+
 
 class TickNotKeptError(HeadwaterError):
     """The tick was collected, or does not exist yet; facts: tick, first_available and last_available (None if there is no tick
     at all)."""
+
+    code = "tick-not-kept"
 
 
 class OtherHistoryError(TickNotKeptError):
@@ -237,201 +282,279 @@ class OtherHistoryError(TickNotKeptError):
     facts: token (the text that was given), found (the id that the number has now, None if it has none), and for a tick the
     facts of TickNotKeptError."""
 
+    code = "other-history"
+
 
 class SubscriptionTooLargeError(HeadwaterError):
     """A subscription has more rows than its limit; facts: rows, rows_max."""
+
+    code = "subscription-too-large"
 
 
 class RowNotFoundError(HeadwaterError):
     """No row of the view has the key; facts: view, key, tick."""
 
+    code = "row-not-found"
+
 
 class LetterNotFoundError(HeadwaterError):
     """No dead letter has this name (facts: letter), or no view or sink of this name has dead letters (facts: owner)."""
 
+    code = "letter-not-found"
+
 
 class EngineRunningError(HeadwaterError):
     """Another engine runs on this workspace; facts: pid, host, since (a datetime), epoch."""
+
+    code = "engine-running"
 
 
 class EvaluationError(HeadwaterError):
     """An expression failed on a row, as ANSI SQL requires: a bad cast, an overflow, a division by zero. Or a user's function
     failed; then facts: row, number (its index in the batch, None if unknown), and `__cause__` is the user's error."""
 
+    code = "evaluation"
+
 
 class SparkJobError(HeadwaterError):
     """Spark failed to run a step in its tasks; no result of it is visible, and it can be repeated."""
 
+    code = "spark-job"
     retryable = True
 
 
 class FunctionMissingError(HeadwaterError):
     """This process has no code for a declared function; facts: function, version."""
 
+    code = "function-missing"
+
 
 class ArithmeticOverflowError(HeadwaterError):
     """A sum does not fit its type; facts: function, key."""
+
+    code = "arithmetic-overflow"
 
 
 class BadRowError(HeadwaterError):
     """A row does not fit; facts: topic, row, column, value, expected."""
 
+    code = "bad-row"
+
 
 class ConflictError(HeadwaterError):
     """The expected position has passed; facts: topic, expected, actual."""
 
+    code = "conflict"
     retryable = True
 
 
 class SequenceReusedError(ConflictError):
     """A sequence was already written with other rows; facts: producer, sequence, receipt (of the first append, as text)."""
 
+    code = "sequence-reused"
     retryable = False
 
 
 class FencedError(HeadwaterError):
     """A newer epoch or another member has taken over."""
 
+    code = "fenced"
+
 
 class AlreadyWrittenError(HeadwaterError):
     """This sequence is older than the receipts that are kept; facts: producer, sequence, last."""
+
+    code = "already-written"
 
 
 class GapError(HeadwaterError):
     """The position was removed; facts: topic, partition, position, first_available, missed."""
 
+    code = "gap"
+
 
 class CorruptionError(HeadwaterError):
     """Bytes fail their checksum; facts: file, offset (byte), and where known topic, partition, next_offset."""
+
+    code = "corruption"
 
 
 class KeyStoreError(HeadwaterError):
     """The keys to private values are missing, damaged, or cannot be unwrapped; facts: folder."""
 
+    code = "key-store"
+
 
 class KeyServiceError(KeyStoreError):
     """The key management service did not answer, or failed; facts: folder."""
 
+    code = "key-service"
     retryable = True
 
 
 class StorageError(HeadwaterError):
     """A disk operation failed; facts: file."""
 
+    code = "storage"
+
 
 class DiskFullError(StorageError):
     """No space left; appends continue without a restart once there is space."""
 
+    code = "disk-full"
     retryable = True
 
 
 class PermissionDeniedError(StorageError):
     """The operating system refused access."""
 
+    code = "permission-denied"
+
 
 class WorkspaceMissingError(StorageError):
     """The workspace's folder, or a part of it, is gone."""
+
+    code = "workspace-missing"
 
 
 class SyncFailedError(StorageError):
     """A commit was written but could not be synced or published: whether it counts is not known. The page cache may differ from
     the disk, so the writer recovers from what is on disk instead of syncing again."""
 
+    code = "sync-failed"
+
 
 class NewerVersionError(HeadwaterError):
     """Written by a newer version of Headwater; facts: found, supported."""
+
+    code = "newer-version"
 
 
 class NotAWorkspaceError(HeadwaterError):
     """The folder holds something else."""
 
+    code = "not-a-workspace"
+
 
 class LogTimeoutError(HeadwaterError):
     """A lock or a wait took longer than allowed."""
 
+    code = "log-timeout"
     retryable = True
 
 
 class CommitInterruptedError(HeadwaterError):
     """The thread that wrote for several was interrupted; it is not known whether the write took effect."""
 
+    code = "commit-interrupted"
+
 
 class ClosedError(HeadwaterError):
     """The workspace was closed."""
+
+    code = "closed"
 
 
 class JavaMissingError(HeadwaterError):
     """Spark is needed and no Java 17 or later was found."""
 
+    code = "java-missing"
+
 
 class ExtraMissingError(HeadwaterError):
     """An optional part of the package that a feature needs is not installed; facts: extra. The hint is the install command."""
+
+    code = "extra-missing"
 
 
 class SourceError(HeadwaterError):
     """A source cannot continue; facts: source."""
 
+    code = "source"
+
 
 class SourceUnreachableError(SourceError):
     """The source cannot be reached now; reading continues once it can."""
 
+    code = "source-unreachable"
     retryable = True
 
 
 class SourceLockedError(SourceError):
     """Another transaction holds a lock that the source needs; reading continues once that transaction has ended."""
 
+    code = "source-locked"
     retryable = True
 
 
 class SourceRefusedError(SourceError):
     """The server refuses the connection or a request."""
 
+    code = "source-refused"
+
 
 class SlotError(SourceError):
     """The replication slot cannot be read from; facts: slot, reason ('gone', 'lost', 'advanced', 'set back',
     'in use', 'unfit', 'events lost', 'other server')."""
+
+    code = "slot"
 
 
 class PublicationError(SourceError):
     """The publication is missing, or does not publish the captured tables; facts: publication, reason ('unpublished': it was
     missing)."""
 
+    code = "publication"
+
 
 class TableStoppedError(SourceError):
     """A table can no longer be captured; facts: table, topic."""
+
+    code = "table-stopped"
 
 
 class WalBudgetError(SourceError):
     """The slot retains more WAL than its budget; facts: slot, retained_bytes, budget_bytes, dropped."""
 
+    code = "wal-budget"
+
 
 class SignatureError(HeadwaterError):
     """A request has no valid signature; facts: reason ('missing', 'wrong', 'stale')."""
+
+    code = "signature"
 
 
 class SinkError(HeadwaterError):
     """A sink cannot continue without manual action; facts: sink."""
 
+    code = "sink"
+
 
 class TargetDownError(SinkError):
     """A target does not answer, or broke off the connection; the sink retries."""
 
+    code = "target-down"
     retryable = True
 
 
 class CheckpointConflictError(SinkError):
     """A target is not at the checkpoint that its sink left; facts: found (a `SinkCheckpoint`, or None)."""
 
+    code = "checkpoint-conflict"
     retryable = True
 
 
 class RowsRefusedError(SinkError):
     """A target rejects some rows of a change, and applied nothing of it; facts: refused, a non-empty list of `RefusedRow`."""
 
+    code = "rows-refused"
+
 
 class RefusedRowError(HeadwaterError):
     """Raised by a user's function for a row that it rejects; facts: row, its number in the table that was passed."""
+
+    code = "refused-row"
 
     def __init__(
         self, reason: str, *, row: int, detail: str | None = None, hint: str | None = None, **facts: Any
@@ -443,27 +566,41 @@ class CommandRefusedError(HeadwaterError):
     """A command was rejected by the present state of its aggregate; nothing was written. `decide` raises it, with facts of its
     own."""
 
+    code = "command-refused"
+
 
 class ClaimTakenError(CommandRefusedError):
     """A name is claimed by another aggregate; facts: kind, name, holder."""
+
+    code = "claim-taken"
 
 
 class CommandIdUsedError(UsageError):
     """A command id is already used for another command of the same aggregate; facts: aggregate_id, command_id."""
 
+    code = "command-id-used"
+
 
 class AggregateNotFoundError(HeadwaterError):
     """No event has this aggregate id; facts: topic, aggregate_id."""
+
+    code = "aggregate-not-found"
 
 
 class UnreadableEventError(HeadwaterError):
     """An event has a shape for which no class and no upcast step is declared; facts: topic, aggregate_id, version, event,
     event_version."""
 
+    code = "unreadable-event"
+
 
 class EventCodeError(HeadwaterError):
     """A user's function failed; facts: function. The user's error is the cause."""
 
+    code = "event-code"
+
 
 class CallFailedError(HeadwaterError):
     """A call was answered with an error; facts: topic, call_id."""
+
+    code = "call-failed"

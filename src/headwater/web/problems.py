@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -117,7 +116,7 @@ def problem_of(error: Exception) -> Problem:
         }
         return Problem(
             status,
-            kind_of(type(error)),
+            error.code,
             error.message if error.detail is None else f"{error.message}: {error.detail}",
             hint=error.hint,
             facts=facts,
@@ -132,13 +131,6 @@ def problem_of(error: Exception) -> Problem:
         hint=f"look for {number} in the log of the server",
         facts={"id": number},
     )
-
-
-def kind_of(error: type[e.HeadwaterError]) -> str:
-    """Return the kind of an error class: `bad-row` for `BadRowError`."""
-    if error is e.UsageError:
-        return "bad-request"
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", error.__name__.removesuffix("Error")).lower()
 
 
 def _status(error: e.HeadwaterError) -> int | None:
