@@ -1,15 +1,14 @@
-"""Dataflow: a view's operator graph made executable; a delta of its sources in, a delta of the view out.
+"""Dataflow: the operator graph of a view made executable; a delta of its sources in, a delta of the view out.
 
-Expressions are Spark's: compiled once and evaluated in the driver's JVM over Arrow batches, without a Spark
-job.
+Spark expressions are compiled once and evaluated in the driver's JVM over Arrow batches, without a Spark job.
 
 Called by lineage, serving, views, modules of engine; imports core, operators, plan, spark, state.
 
 In import order, bottom to top:
 
-    arrow_expressions      the expressions that Arrow evaluates exactly as Spark does
+    arrow_expressions      expressions that Arrow evaluates exactly as Spark does
     jvm_expressions        Spark expressions evaluated in the driver's JVM
-    spark_tasks            what runs in a Spark task: one step over a range of keys
+    spark_tasks            the work of a Spark task: one step over a range of keys
     linear                 filters, projections and other row-wise steps
     operator_interface     `Operator`: arrangements of an operator and its step over a change
     executor               `Executor`, the interface that decides where stages run, and the parts of a stage
@@ -20,8 +19,8 @@ In import order, bottom to top:
     window_preaggregation  rows of overlapping windows combined before they are expanded
     spark_groups           functions of whole groups, computed by Spark
     driver_executor        stages run in this process, small steps of several views as one
-    facets/                what is known of operators: types of keys, bounds, origins, demands
-    operators/             one file per kind of operator: how it runs, and all that others ask of it
+    facets/                properties of operators: types of keys, state bounds, origins, demands
+    operators/             one file per kind of operator: how it runs, and its properties
     pruning                unused columns and ranks, removed from a graph
     output_keys            which output columns show a group or partition key
     dataflow_stages        a graph divided into stages

@@ -1,10 +1,12 @@
-"""The few expressions whose meaning on Arrow is provably Spark's, evaluated there and so without a trip to the JVM.
+"""Translation of the few expressions whose meaning on Arrow is provably that of Spark, to save the call to the JVM.
 
-Columns, literals, null tests, boolean logic, CASE; comparisons of integers, doubles, dates, timestamps, strings,
-booleans and decimals of one type; checked arithmetic of integers, arithmetic of doubles; widening casts; what time
-windows are made of; and what Spark puts around the buffers of its sums and averages. Every other function is left to
-Spark. Both sides of AND and OR, and all branches of a CASE, are evaluated for all rows: where a checked operation fails
-there, Spark evaluates the whole expression again, and says why, or that nothing is wrong.
+Translated are: columns, literals, null tests, boolean logic, CASE; comparisons of integers, doubles, dates, timestamps,
+strings, booleans and decimals of one type; checked arithmetic of integers, arithmetic of doubles; widening casts; the
+expressions from which Spark builds time windows; and the expressions that Spark puts around the buffers of its sums and
+averages. Every other function is left to Spark.
+
+Both sides of AND and OR, and all branches of a CASE, are evaluated for all rows. If a checked operation fails there,
+Spark evaluates the whole expression again and reports the error, or finds that there is none.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from headwater.spark.catalyst import Jvm, children_of, identity, kind
 Native = Callable[[pa.RecordBatch, int], pa.Array]
 
 FAILURES = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
-"""What a native expression may raise: Spark is to evaluate it instead."""
+"""Errors that a native expression may raise; the expression is then evaluated by Spark instead."""
 
 DISABLED = "HEADWATER_NATIVE_OFF"
-"""Set to leave every expression to Spark: the tests run both ways."""
+"""Environment variable that leaves every expression to Spark if it is set; the tests run both ways."""
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "EqualTo": pc.equal,
@@ -61,9 +63,9 @@ _LITERALS: dict[str, pa.DataType] = {
 
 
 def native(expression: Jvm, attributes: Sequence[Jvm], result: pa.DataType) -> Native | None:
-    """The expression as a function of rows, or None if it is Spark's to evaluate.
+    """Return a function that evaluates the expression over rows, or None if Spark must evaluate it.
 
-    The function may raise one of `FAILURES`: then Spark is to be asked, which may find nothing wrong.
+    The function may raise one of `FAILURES`. The caller must then evaluate the expression with Spark, which may find no error.
     """
     if os.environ.get(DISABLED):
         return None
@@ -98,7 +100,7 @@ def may_fail(e: Jvm) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The rows that an expression is evaluated for, and the values so far of the parts that it has more than once."""
+    """The rows that an expression is evaluated for, with the values so far of the subexpressions that occur more than once."""
 
     rows: pa.RecordBatch
     count: int
@@ -111,13 +113,13 @@ _Values = Callable[[_Rows], Any]
 
 @dataclass(frozen=True, eq=False)
 class _Node:
-    """A part of an expression; parts of one number are the same."""
+    """A subexpression; equal subexpressions have the same number."""
 
     act: _Values
     number: int
 
     def of(self, rows: _Rows) -> Any:
-        """Its value for each row, or the one that all have."""
+        """Return the value for each row, or a scalar if the value is the same for all rows."""
         if self.number not in rows.shared:
             return self.act(rows)
         if self.number not in rows.known:
@@ -125,13 +127,13 @@ class _Node:
         return rows.known[self.number]
 
     def column(self, rows: _Rows) -> pa.Array:
-        """Its value for each row."""
+        """Return the value for each row, as an array."""
         value = self.of(rows)
         return pa.repeat(value, rows.count) if isinstance(value, pa.Scalar) else value
 
 
 class _Translation:
-    """One expression tree, by the places of the columns that it reads."""
+    """The translation of one expression tree; `places` has the column index of each attribute ID."""
 
     def __init__(self, places: dict[int, int]) -> None:
         self._places = places
@@ -140,11 +142,11 @@ class _Translation:
 
     @property
     def shared(self) -> frozenset[int]:
-        """The parts that were met more than once."""
+        """The numbers of the subexpressions that occur more than once."""
         return frozenset(number for number, times in self._met.items() if times > 1)
 
     def node(self, e: Jvm) -> _Node | None:
-        """A part of the tree, or None if it or anything below it is Spark's."""
+        """Return the translation of a subexpression, or None if Spark must evaluate it or any subexpression below it."""
         name = kind(e)
         if name == "AttributeReference":
             place = self._places.get(identity(e))
@@ -164,7 +166,7 @@ class _Translation:
         act = translate(e, *children)
         if act is None:
             return None
-        which = e.ordinal() if name == "GetStructField" else None  # all else is told by type and children
+        which = e.ordinal() if name == "GetStructField" else None  # else type and children identify it
         number = self._number((name, e.dataType().simpleString(), which, *(c.number for c in children)))
         self._met[number] += 1
         return _Node(act, number)
@@ -247,7 +249,7 @@ def _remainder(e: Jvm, left: _Node, right: _Node) -> _Values | None:
 
 
 def _divide(e: Jvm, left: _Node, right: _Node) -> _Values | None:
-    """Only the division that averages end in: NULL by zero."""
+    """Translate only the division at the end of averages, where division by zero is NULL."""
     if _types(e) != ["double", "double"] or _mode(e) != "LEGACY":
         return None
 
@@ -299,13 +301,13 @@ def _subtract_timestamps(e: Jvm, left: _Node, right: _Node) -> _Values | None:
 
 def _add_interval(e: Jvm, time: _Node, interval: _Node) -> _Values | None:
     a, b = _types(e)
-    if a not in _TIMES or b != "interval day to second":  # days are of 24 hours: times are UTC
+    if a not in _TIMES or b != "interval day to second":  # days have 24 hours, because times are UTC
         return None
     return lambda rows: pc.add_checked(time.of(rows), interval.of(rows))
 
 
 def _sequence(e: Jvm, first: _Node, last: _Node, *step: _Node) -> _Values | None:
-    """Only one that ascends by a number which is written out."""
+    """Translate only an ascending sequence whose step is a positive literal."""
     by = children_of(e)[-1]
     if _types(e) != ["bigint"] * 3 or kind(by) != "Literal" or not (by.value() or 0) > 0:
         return None
@@ -340,7 +342,7 @@ def _struct_field(e: Jvm, child: _Node) -> _Values:
 
 
 def _sum_in_range(e: Jvm, child: _Node) -> _Values | None:
-    # the kernel refuses sums that do not fit
+    # the aggregation kernel already rejects sums that do not fit
     return child.of if children_of(e)[0].dataType().equals(e.dataType()) else None
 
 
@@ -404,7 +406,8 @@ _TRANSLATIONS: dict[str, Callable[..., _Values | None]] = {
     "UnscaledValue": _unscaled_value,
     "MakeDecimal": _make_decimal,
 }
-"""By the name of Spark's class: a function of the expression and its translated children, or None where Spark is to evaluate it."""
+"""By the name of Spark's expression class: a function that takes the expression and its translated children, and
+returns the evaluator, or None if Spark must evaluate the expression."""
 
 
 def _types(e: Jvm) -> list[str]:

@@ -1,7 +1,8 @@
-"""A view's graph made ready to run: a change of its sources goes in, a change of the view comes out.
+"""The graph of a view, ready to run: a change of the sources goes in, a change of the view comes out.
 
-A step is a sequence of stages (`dataflow_stages`). A stage is pure over its state: it is given the runs of its arrangements and
-returns the runs to add; it neither reads nor writes files, so that it runs in any process, and again after a crash.
+A step is a sequence of stages (`dataflow_stages`). A stage is a pure function of its state: it gets the runs of its
+arrangements and returns the runs to add. It neither reads nor writes state files, so it can run in any process, and
+again after a crash.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ from headwater.operators.zset.runs import Run, arrange
 from headwater.plan.time.state_expiry import Expiries
 
 NO_ROWS = RowsInMemory(Delta.empty(positional([])))
-"""No change of a source, whatever its columns are."""
+"""Empty change of a source, regardless of the source's columns."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step of a view gave: the change of its rows, and the runs to add, by slot."""
+    """Result of a step of a view: the change of its rows, and the runs to add, by arrangement."""
 
     change: Delta
     runs: Mapping[ArrangementSpec, Run | RunParts]
 
 
 class Dataflow:
-    """All operators of a view, inputs first. An operator that two others read runs once."""
+    """All operators of a view, inputs first. An operator with several readers runs once."""
 
     def __init__(
         self,
@@ -62,20 +63,20 @@ class Dataflow:
         self._nodes: list[g.Node] = []
         self._place: dict[int, int] = {}
         self.operators: list[Operator] = []
-        """By place."""
+        """The operators, by place (index in the order of evaluation)."""
         self._inputs: list[list[int]] = []
         self._unread = unread(root)
         self._add(root, evaluator)
         self.spreads = self._spread(evaluator)
-        """By place: aggregates that are computed together with the Map below them, which is then skipped."""
+        """By place: the aggregates that are computed together with the Map below them; that Map is then skipped."""
         self._passed_over = frozenset(below for _, below in self.spreads.values())
         self.nothing = [Delta.empty(node.schema) for node in self._nodes]
-        """No change of each node's rows."""
+        """Empty change of each node, by place."""
         self.group = group_columns(root)
-        """The columns of the group's key, where the view shows it."""
+        """Output columns of the group's key; None if the output does not contain the whole key."""
         self.slots = tuple(slot for operator in self.operators for slot in operator.slots)
         self.stages = self._stages()
-        """Its stages, inputs first."""
+        """The stages of a step, inputs first."""
 
     def _add(self, node: g.Node, evaluator: Evaluator) -> int:
         if id(node) in self._place:
@@ -136,10 +137,10 @@ class Dataflow:
         first: bool,
         watermarks: Mapping[str, int] | None = None,
     ) -> StepResult:
-        """Return what a change of the sources makes, in this process; the change that comes out is consolidated.
+        """Run all stages over a change of the sources, in this process, and return the result; its change is consolidated.
 
-        `first`: there is no state yet, so that constants and aggregates over no rows come in; `watermarks`: those of the
-        topics that the graph waits for.
+        `first`: whether there is no state yet, so that constants and aggregates over no rows are emitted; `watermarks`: the
+            watermarks of the topics that the graph waits for.
         """
         given = {name: RowsInMemory(change) for name, change in changes.items()}
         step = DataflowStep(self, given, state, first=first, watermarks=watermarks or {})
@@ -147,10 +148,11 @@ class Dataflow:
         assert isinstance(change, Delta)
         return StepResult(consolidate(change), step.runs)
 
-    # --- what a step asks --------------------------------------------------------------------------------------------
+    # --- used by steps ------------------------------------------------------------------------------------------------
 
     def leaf(self, place: int, changes: Mapping[str, Delta]) -> Delta | None:
-        """The change of a source, or no change for a Map that is computed with the aggregate above it; None for other nodes."""
+        """Return the change of a source, or no change for a Map that is computed with the aggregate above it; None for
+        other nodes."""
         node = self._nodes[place]
         if isinstance(node, g.SourceNode):
             given = changes.get(node.name)
@@ -158,22 +160,22 @@ class Dataflow:
         return self.nothing[place] if place in self._passed_over else None
 
     def inputs(self, place: int, outputs: Sequence[Delta]) -> list[Delta]:
-        """The input changes of an operator, out of the outputs of all operators before it."""
+        """Return the input changes of an operator, given the outputs of all operators before it."""
         return [outputs[i] for i in self._inputs[place]]
 
     def named(self, place: int, output: Delta) -> Delta:
-        """The output of an operator with the column names of its node."""
+        """Return the output of an operator with the column names of its node."""
         if not len(output):
             return self.nothing[place]
         return output.renamed(renamed(output.rows, self._nodes[place].schema))
 
     def mapped(self, place: int, given: Sequence[Delta]) -> list[Delta]:
-        """The rows of the Map below an aggregate, where the two are not computed together after all."""
+        """Return the output of the Map below an aggregate, for a change over which the two cannot be computed together."""
         below = self.spreads[place][1]
         return [self.operators[below].step(given, ())[0]]
 
     def arranged(self, change: Delta, key: tuple[int, ...]) -> Run:
-        """A change of the root's rows as a run by some columns, which are those of `group` where there is one."""
+        """Return a change of the root's rows as a run sorted by `key`, which must equal `group` if that is not None."""
         if self.group is not None and change.hashes is not None:
             change = aggregate.netted(change)
             assert change.hashes is not None
@@ -182,7 +184,7 @@ class Dataflow:
 
 
 class DataflowStep:
-    """A step of a dataflow over a change of its sources, stage by stage."""
+    """A step of a dataflow over a change of its sources, executed stage by stage."""
 
     def __init__(
         self,
@@ -199,7 +201,7 @@ class DataflowStep:
         self.first = first
         self.watermarks = watermarks
         self.runs: dict[ArrangementSpec, Run | RunParts] = {}
-        """The runs that the stages so far have made."""
+        """The runs that the stages have added so far."""
         self._outputs: dict[int, StageRows] = {}
         self._ended = 0
 

@@ -1,6 +1,6 @@
 """The stages of a dataflow: its graph divided into parts of linear operators with at most one stateful operator each.
 
-A stage is cut after a stateful operator, and after a linear operator that several stages read: its rows are made once.
+A stage ends at a stateful operator, and at a linear operator that several stages read, so that its rows are computed once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class PlacedOperator:
     node: g.Node
     operator: Operator
     inputs: tuple[int, ...]
-    """The places of the operators that it reads."""
+    """Places of the operators that this operator reads."""
     nothing: Delta
-    """No change of its output."""
+    """Empty change of the output."""
 
     @property
     def is_source(self) -> bool:
@@ -44,16 +44,17 @@ class PlacedOperator:
         return kind_of(self.node).is_linear
 
     def named(self, output: Delta) -> Delta:
-        """The output with the column names of the node."""
+        """Return the output with the column names of the node."""
         return output.renamed(renamed(output.rows, self.node.schema)) if len(output) else self.nothing
 
     def initial(self, *, first: bool) -> Delta:
-        """The output where no row comes in: in the first step that over no rows at all, later none."""
+        """Return the output if no row comes in: in the first step the operator's output over no rows, later an empty
+        change."""
         made = self.operator.initial() if first else None
         return self.nothing if made is None else self.named(made)
 
     def linear_output(self, outputs: Mapping[int, Delta], *, first: bool) -> Delta:
-        """The output of a linear operator."""
+        """Return the output of a linear operator."""
         given = [outputs[i] for i in self.inputs]
         if not any(map(len, given)):
             return self.initial(first=first)
@@ -61,27 +62,28 @@ class PlacedOperator:
 
 
 class DataflowStage(StageProgram):
-    """A part of a dataflow: linear operators, and the stateful one that reads them."""
+    """A part of a dataflow: linear operators, and the stateful operator that reads them, if there is one."""
 
     def __init__(
         self,
         members: Sequence[PlacedOperator],
         preaggregation: tuple[WindowPreaggregation, Operator] | None = None,
     ) -> None:
-        """`members`: the operators of the stage, inputs first; the last one has its output. `preaggregation`: how rows of
-        overlapping windows are combined before they are expanded, and the Map that expands them."""
+        """`members`: the operators of the stage, inputs first; the output of the last one is that of the stage.
+        `preaggregation`: the combination of rows of overlapping windows before they are expanded, and the Map that
+        expands them."""
         self._head = members[-1]
         self.place = self._head.place
-        """The place in the dataflow of the operator that has the output."""
+        """Place in the dataflow of the operator that computes the output."""
         self._sources = [each for each in members if each.is_source]
         self._linear = [each for each in members if each.is_linear and not each.is_source]
         self._is_linear = self._head.is_linear
         self.source_names = tuple(cast(g.SourceNode, each.node).name for each in self._sources)
-        """The sources that the stage reads: the first of its inputs."""
+        """Names of the sources that the stage reads; they are the first of its inputs."""
         own = {each.place for each in members}
         below = dict.fromkeys(i for each in members for i in each.inputs if i not in own)
         self.reads = tuple(below)
-        """The places whose outputs, of earlier stages, the stage reads: the rest of its inputs."""
+        """Places of the outputs of earlier stages that the stage reads; they are the inputs after the sources."""
         self._preaggregation = preaggregation
         if not self._is_linear:
             self.operator = self._head.operator
@@ -135,7 +137,7 @@ class DataflowStage(StageProgram):
 def divided(operators: Sequence[PlacedOperator]) -> list[list[PlacedOperator]]:
     """Divide the operators of a dataflow, inputs first and its root last, into the members of stages.
 
-    A source is read by every stage that has an operator which reads it.
+    A source belongs to every stage with an operator that reads it.
     """
     stages: dict[int, list[PlacedOperator]] = {}
     readers: dict[int, set[int]] = defaultdict(set)
@@ -152,7 +154,7 @@ def divided(operators: Sequence[PlacedOperator]) -> list[list[PlacedOperator]]:
 
 
 def source_change(node: g.SourceNode, change: Delta | None) -> Delta:
-    """A change of a topic or view, by the columns that a source reads of it."""
+    """Return a change of a topic or view with the columns that a source node reads."""
     if change is None or not len(change):
         return Delta.empty(node.schema)
     if (

@@ -1,6 +1,6 @@
 """The executor that runs stages in this process, and large steps of keyed operators in Spark tasks (`placement`).
 
-Small aggregate steps of one shape, of several views, are stacked: they are made as one.
+Small aggregate steps of the same shape, of several views, are stacked: they are executed as one step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class DriverExecutor:
     """Runs stages in this process."""
 
     def __init__(self, placement: Placement | None = None) -> None:
-        """`placement` divides large steps among Spark tasks; without one every step is taken here."""
+        """`placement` divides large steps among Spark tasks; if it is None, every step runs in this process."""
         self._placement = placement
 
     def run(
@@ -30,7 +30,8 @@ class DriverExecutor:
         done: Callable[[Step], None],
         failed: Callable[[Step, HeadwaterError], None],
     ) -> None:
-        """Run steps to their ends (`Executor.run`). Each runs until it is about to make a small step that can be stacked."""
+        """Run steps to completion (`Executor.run`); each runs until its next small step that can be stacked, and waits
+        for the others."""
         under_way: Iterable[Step] = steps
         while True:
             stopped: list[tuple[Step, BoundStage, StackableStep]] = []
@@ -55,7 +56,8 @@ class DriverExecutor:
             under_way = going_on
 
     def _advance(self, step: Step) -> tuple[BoundStage, StackableStep] | None:
-        """Run stages of a step until one is about to make a small step that can be stacked; None once all have run."""
+        """Run the stages of a step up to the next small step that can be stacked, and return that; None once all stages
+        have run."""
         while True:
             try:
                 if (stage := step.next_stage()) is None:
@@ -69,7 +71,7 @@ class DriverExecutor:
             step.take(made)
 
     def _run(self, stage: BoundStage) -> StageResult | StackableStep:
-        """Run a stage, up to its step if that can be stacked."""
+        """Run a stage; if its operator's step can be stacked, return that step instead of running it."""
         program, state = stage.program, stage.state
         given = program.evaluate([rows.load() for rows in stage.inputs], first=stage.first)
         if (output := program.without_state(given, first=stage.first)) is not None:
@@ -90,7 +92,7 @@ class DriverExecutor:
 
 
 def _resume(step: Step, stage: BoundStage, small: StackableStep, outcome: AggregateStep | None) -> None:
-    """Hand the outcome of a small step to the step that it is part of; None if it was not stacked, and is made here."""
+    """Pass the outcome of a small step to its view step; None: the small step was not stacked, and is run here."""
     try:
         if outcome is not None:
             made = _result(stage, outcome.output, (outcome.state,))
@@ -111,7 +113,10 @@ def _result(stage: BoundStage, output: Delta, added: Added) -> StageResult:
 
 
 def _stacked(asked: Sequence[StackableStep]) -> list[AggregateStep | None]:
-    """The outcome of each small step, with those of one shape made together; None for a step that is alone of its shape or overflows."""
+    """Return the outcome of each small step, after executing steps of the same shape as one.
+
+    The outcome is None for a step that has no other of its shape, or whose stack has overflowed: these must run on their own.
+    """
     alike: dict[str, list[int]] = {}
     for place, step in enumerate(asked):
         alike.setdefault(step.spec.shape, []).append(place)
@@ -122,7 +127,7 @@ def _stacked(asked: Sequence[StackableStep]) -> list[AggregateStep | None]:
         try:
             made = step_stacked([asked[place] for place in places])
         except ArithmeticOverflowError:
-            continue  # each finds out by itself whether it overflows, and reports its own group
+            continue  # each step then runs on its own, and reports the group that overflows
         for place, answer in zip(places, made, strict=True):
             answers[place] = answer
     return answers

@@ -1,11 +1,11 @@
-"""The interface that decides where work runs: an `Executor` is given whole stages, and says what each has made.
+"""The interface that decides where work runs: an `Executor` runs whole stages and returns their results.
 
 A step of a collection is a sequence of stages. A stage reads its inputs (ranges of the log, changes of other collections,
-outputs of earlier stages), evaluates linear operators over them, exchanges the rows by key where it is divided, takes one
-step of one stateful operator, and writes a run for each of its arrangements. A stage is a function of its inputs, of the
-runs of its arrangements and of watermarks, so that it can run in any process, and be run again after a failure.
+outputs of earlier stages), evaluates linear operators over them, exchanges the rows by key if it is divided, executes one step
+of one stateful operator, and writes a run for each of its arrangements. A stage is a function of its inputs, of the runs of
+its arrangements and of watermarks, so it can run in any process, and again after a failure.
 
-`driver_executor.DriverExecutor` runs stages in this process. Nothing here knows where the rows of an input are.
+`driver_executor.DriverExecutor` runs stages in this process. This module does not depend on where input rows are stored.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ Rows: TypeAlias = "Delta | pa.RecordBatch"
 
 
 class StageRows(Protocol):
-    """Rows that a stage reads or has made, wherever they are: in the log, in memory or in files."""
+    """The input or output rows of a stage, stored in the log, in memory or in files."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is known, without reading them, that there are no rows."""
+        """Whether there are certainly no rows; determined without reading any, so False does not promise that there are
+        rows."""
 
     def load(self) -> Rows:
         """Return the rows in the memory of this process."""
 
     def weight(self) -> int:
-        """Return the number of rows that come less the number of rows that go."""
+        """Return the number of inserted rows minus the number of retracted rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,7 @@ class RowsInMemory:
 
 @dataclass(frozen=True)
 class RunParts:
-    """A run that was written in parts: ranges of hashes that ascend and do not overlap."""
+    """A run that was written in parts, whose hash ranges ascend and do not overlap."""
 
     refs: tuple[RunRef, ...]
 
@@ -69,43 +70,44 @@ class RunParts:
 
 
 Added = Sequence[Run | RunParts]
-"""The run that is added to each arrangement of a stage, in their order; arrangements at the end may be left out."""
+"""The run that is added to each arrangement of a stage, in their order; trailing arrangements may be omitted."""
 
 
 class StageProgram(ABC):
-    """What a stage computes. The same definitions give the same program in every process."""
+    """The computation of a stage. The same definitions give the same program in every process."""
 
     slots: tuple[ArrangementSpec, ...] = ()
     """The arrangements that the stage reads and adds runs to."""
     operator: Operator | None = None
-    """The stateful operator of the stage, if it is one that stages of other views may have too."""
+    """The stateful operator of the stage, if stages of other views may have the same kind of operator, so that steps
+    can be stacked or divided among tasks."""
     keys: tuple[Key, ...] | None = None
-    """The columns of each input of the step by which rows are exchanged; None if the step cannot be divided."""
+    """Columns of each input of the step by which rows are exchanged; None if the step cannot be divided."""
 
     @abstractmethod
     def evaluate(self, inputs: Sequence[Rows], *, first: bool) -> Sequence[Rows]:
-        """Return the inputs of the step: what linear operators make of the inputs of the stage."""
+        """Evaluate the linear operators over the inputs of the stage, and return the inputs of the stateful step."""
 
     @abstractmethod
     def without_state(self, given: Sequence[Rows], *, first: bool) -> Delta | None:
-        """Return the output if the stage needs no state for it, as where no row has reached the step; else None."""
+        """Return the output if it does not depend on state, for example because no row has reached the step; else None."""
 
     def preaggregated(self, given: Sequence[Rows], state: StepState) -> tuple[Delta, Added] | None:
-        """Return the outcome of the step where rows need not be expanded for it; else None, and `expanded` has the rows."""
+        """Return the outcome of the step if it can be computed without expanding rows; None if the rows must be `expanded`."""
         return None
 
     def expanded(self, given: Sequence[Rows]) -> Sequence[Rows]:
-        """Return the inputs of the step with every row that stands for several expanded."""
+        """Return the inputs of the step with each row that represents several rows expanded."""
         return given
 
     @abstractmethod
     def step(
         self, given: Sequence[Rows], state: StepState, *, first: bool, watermarks: Mapping[str, int]
     ) -> tuple[Delta, Added]:
-        """Return the output and the runs to add, for inputs of the step and the runs of the arrangements."""
+        """Return the output and the runs to add, given the inputs of the step and the runs of the arrangements."""
 
     def named(self, output: Delta) -> Delta:
-        """Return an output of the step with the names of the columns that readers expect."""
+        """Return an output of the step with the column names that its readers expect."""
         return output
 
 
@@ -117,7 +119,7 @@ class BoundStage:
     inputs: Sequence[StageRows]
     state: StepState
     first: bool = False
-    """Whether there is no state yet, so that constants and aggregates over no rows come in."""
+    """Whether there is no state yet, so that constants and aggregates over no rows are emitted."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """The watermarks of the topics that the program waits for."""
 
@@ -131,16 +133,16 @@ class StageResult:
 
 
 class StagedStep(Protocol):
-    """A step that is taken stage by stage."""
+    """A step that an executor runs stage by stage."""
 
     def next_stage(self) -> BoundStage | None:
-        """Return the next stage; None once all have run. It may be asked for again if it has not been run."""
+        """Return the next stage; None once all have run. The same stage is returned again until its result has been taken."""
 
     def take(self, result: StageResult) -> None:
-        """Accept the outcome of the stage that `next_stage` returned last."""
+        """Accept the result of the stage that `next_stage` returned last."""
 
     def recover(self, error: EvaluationError) -> None:
-        """Begin again in a way that avoids an error of evaluation, or raise it."""
+        """Restart the step in a way that avoids an evaluation error, or raise the error."""
 
 
 Step = TypeVar("Step", bound=StagedStep)
@@ -148,7 +150,7 @@ Result = TypeVar("Result")
 
 
 class Executor(Protocol):
-    """Runs the stages of steps: in this process, in others, or as jobs of a cluster."""
+    """Runs the stages of steps: in this process, in other processes, or as jobs of a cluster."""
 
     def run(
         self,
@@ -156,16 +158,16 @@ class Executor(Protocol):
         done: Callable[[Step], None],
         failed: Callable[[Step, HeadwaterError], None],
     ) -> None:
-        """Run steps that do not depend on each other to their ends.
+        """Run independent steps to completion.
 
-        A step is handed to `done` as soon as it has ended, or to `failed` with its error; `failed` may raise, which ends
-        the others too. The rows of its results can be loaded until `done` has returned. Steps are asked for one by one:
-        each may do work of its own as it is made.
+        Each step is passed to `done` as soon as it has ended, or to `failed` with its error. `failed` may raise, which ends the
+        other steps too. The rows of a step's results can be loaded until `done` has returned. `steps` is consumed one by one,
+        because creating a step may do work of its own.
         """
 
 
 def run_one(executor: Executor, step: Step, result: Callable[[Step], Result]) -> Result:
-    """Run one step to its end, and return its result; raise its error if it fails."""
+    """Run one step to completion and return its result, or raise its error."""
     results: list[Result] = []
 
     def raised(_: Step, error: HeadwaterError) -> None:

@@ -1,9 +1,9 @@
-"""Spark's expressions over Arrow rows, in the driver's JVM and without a job.
+"""Spark expressions over Arrow rows, evaluated in the driver's JVM without a Spark job.
 
-An expression is compiled once, by Spark's own code generator, into a projection that lives in the JVM. To evaluate it
-the columns that it reads go there as an Arrow stream in a scratch file, the projection runs over them, and the result
-comes back the same way: about 4 ms for a small batch, against 50 for a DataFrame, and 2 to 3 million narrow rows a
-second. What comes out is what Spark computes, ANSI errors included, because it is Spark that computes it.
+Spark's own code generator compiles an expression once, into a projection in the JVM. To evaluate it, the columns that
+it reads are sent there as an Arrow stream in a scratch file, the projection runs over them, and the result comes back
+the same way: about 4 ms for a small batch, against 50 ms for a DataFrame, and 2 to 3 million narrow rows per second.
+Results, including ANSI errors, are exactly those of Spark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOTHING = '{"type":"struct","fields":[{"name":"none","type":"integer","nullable
 
 
 class Evaluator:
-    """Compiles expressions, and has the scratch files that rows travel in."""
+    """Compiles and runs expressions; owns the scratch files through which rows are exchanged with the JVM."""
 
     def __init__(self, catalyst: Catalyst) -> None:
         self.catalyst = self._c = catalyst
@@ -44,14 +44,14 @@ class Evaluator:
 
     @own_errors(evaluation_error)
     def compile(self, expressions: Sequence[Jvm], attributes: Sequence[Jvm]) -> Compiled:
-        """Expressions over rows of `attributes`, ready to run."""
+        """Compile expressions over rows of `attributes`."""
         wanted: set[int] = set()
         for e in expressions:
             wanted |= {identity(a) for a in items(e.references().toSeq())}
         columns = tuple(i for i, a in enumerate(attributes) if identity(a) in wanted)
-        # An attribute may say that it is never null where our rows have nulls: below an outer join, in a union.
+        # An attribute may be declared as never NULL although our rows have NULLs: below an outer join, or in a union.
         inputs = [attributes[i].withNullability(True) for i in columns]
-        if not inputs:  # Arrow counts no rows without a column
+        if not inputs:  # an Arrow batch without columns has no row count
             inputs = items(
                 module(self._c.plans, "LocalRelation").apply(self._c.struct_type(_NOTHING)).output()
             )
@@ -62,20 +62,23 @@ class Evaluator:
         output = self._c.plans.Project(self._c.seq(named), leaf).schema()
         types = tuple(self._c.arrow_type(e.dataType()) for e in expressions)
         input_schema = self._c.arrow_schema(inputs)
-        # Spark's rows over Arrow give no NULL for an element that is one: expressions expect its own form of rows.
+        # For a NULL element of an array, Spark's rows over Arrow do not return NULL: expressions expect Spark's own row
+        # format.
         nested = any(pa.types.is_nested(kind) for kind in input_schema.types)
         unpack = unsafe.create(leaf.schema()) if nested else None
         return Compiled(self, projection, unpack, leaf.schema(), input_schema, output, columns, types)
 
     @own_errors(evaluation_error)
     def compile_failing(self, expressions: Sequence[Jvm], attributes: Sequence[Jvm]) -> Compiled:
-        """Whether any of the expressions fails on a row: one column that is true for such rows, and itself never fails."""
+        """Compile one boolean column that is true for the rows on which any of the expressions fails, and that never
+        fails itself."""
         e = self._c.expressions
         literal = module(e, "Literal")
         fields = [x for i, each in enumerate(expressions) for x in (literal.apply(f"c{i}"), each)]
         failing = e.IsNull(e.TryEval(e.CreateNamedStruct(self._c.seq(fields))))
         compiled = self.compile([failing], attributes)
-        # Common subexpressions are computed before all others, where nothing would catch what they throw.
+        # The generated code computes common subexpressions first, outside TryEval, which would then not catch their
+        # exceptions.
         inputs = self._c.seq([attributes[i].withNullability(True) for i in compiled.columns])
         named = self._c.seq([self._c.alias(failing, "failing")])
         bound = module(e, "BindReferences").bindReferences(named, getattr(e, "package$AttributeSeq")(inputs))
@@ -84,7 +87,7 @@ class Evaluator:
 
     @own_errors(evaluation_error)
     def run(self, compiled: Compiled, rows: pa.RecordBatch) -> list[pa.Array]:
-        """The value of each expression for each row."""
+        """Return the value of each expression for each row."""
         number = next(self._numbers)
         source, target = self._folder / f"{number}.in", self._folder / f"{number}.out"
         try:
@@ -119,9 +122,10 @@ class Evaluator:
 
     @own_errors(evaluation_error)
     def reasons(self, compiled: Compiled, rows: pa.RecordBatch) -> list[str | None]:
-        """Why the expressions fail on each row, None where they do not: a call for every row, so for few of them.
+        """Return the error message of the expressions for each row, None if they do not fail; one JVM call per row, so
+        for few rows.
 
-        Spark's own way of telling of an error costs some thirty calls; the message alone is one.
+        PySpark's conversion of an exception costs some thirty calls; the message alone costs one.
         """
         from py4j.protocol import CALL_COMMAND_NAME, END_COMMAND_PART, Py4JJavaError, get_return_value
 
@@ -157,31 +161,31 @@ class Evaluator:
 
 @dataclass(eq=False)
 class Compiled:
-    """Expressions that are ready to run over rows of fixed columns."""
+    """Expressions compiled for rows with fixed columns."""
 
     evaluator: Evaluator
     projection: Jvm
     unpack: Jvm | None
-    """What gives Spark's own rows for rows over Arrow, where expressions need them."""
+    """Projection that converts rows over Arrow to Spark's own row format; None if the expressions do not need it."""
     reads: Jvm
-    """The schema of the columns that are read, and `writes` that of the values."""
+    """Schema of the input columns; `writes` is the schema of the values."""
     input_schema: pa.Schema
     writes: Jvm
     columns: tuple[int, ...]
-    """Which columns of the input are read."""
+    """Indices of the input columns that are read."""
     types: tuple[pa.DataType, ...]
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    """A projection reuses its row buffer."""
+    """Serializes calls, because a projection reuses its row buffer."""
 
     def __call__(self, rows: pa.RecordBatch, count: int) -> list[pa.Array]:
-        """The values for `count` rows; `rows` has all columns of the input."""
+        """Return the values for `count` rows; `rows` must have all columns of the input."""
         if not count:
             return [pa.array([], kind) for kind in self.types]
         with self._lock:
             return self.evaluator.run(self, self._given(rows, count))
 
     def reasons(self, rows: pa.RecordBatch, count: int) -> list[str | None]:
-        """Why the expressions fail on each row, None where they do not."""
+        """Return the error message of the expressions for each row, None if they do not fail."""
         with self._lock:
             return self.evaluator.reasons(self, self._given(rows, count))
 
@@ -193,7 +197,7 @@ class Compiled:
 
 
 def conformed(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> pa.Array:
-    """One contiguous array of exactly this type."""
+    """Return the column as one contiguous array of exactly this type."""
     array = column
     if isinstance(column, pa.ChunkedArray):
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,8 +1,8 @@
-"""Operators that look at each key alone: the same object makes the step in the driver and, by ranges of the key, in tasks.
+"""Operators that process each key independently: the same object runs a step in the driver and, by key range, in Spark tasks.
 
-Such an operator is pickled without the names of its arrangements, and its module imports no Spark: a task needs neither. What
-only the driver can evaluate, as an expression of Spark's or a function of the user's, makes an operator indivisible
-(`keys` is None).
+Such an operator is pickled without its arrangement specs, and its module does not import Spark: a task needs neither.
+An operator with a part that only the driver can evaluate, such as a Spark expression or a user's function, cannot be
+divided (`keys` is None).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from headwater.operators.zset.runs import Run
 
 
 class KeyedOperator(Operator):
-    """The common part of these operators: how they travel to tasks."""
+    """Base class of keyed operators: how they are pickled for tasks."""
 
     rows_min: ClassVar[int]
-    """From how many rows on tasks of a cluster are worth their while: what they cost is about 0.15 s for the job and
-    0.1 s for each million rows that are handed over."""
+    """Minimum number of rows for which Spark tasks of a cluster are worth their cost: about 0.15 s for the job, and 0.1
+    s for each million rows that are transferred."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("slots", "stackable")}
@@ -37,7 +37,7 @@ class KeyedOperator(Operator):
 
 @dataclass(frozen=True)
 class ArrowCondition:
-    """A condition whose meaning on Arrow is Spark's, so that it needs no JVM."""
+    """A condition that Arrow evaluates exactly as Spark does, so that no JVM is needed."""
 
     evaluate: Callable[[pa.RecordBatch, int], pa.Array]
 
@@ -46,7 +46,7 @@ class ArrowCondition:
 
 
 class AggregateOperator(KeyedOperator):
-    """Groups, each with the buffers of its functions; then the values of each retractable minimum or maximum."""
+    """Groups with the buffers of their aggregate functions, and the values of each retractable minimum or maximum."""
 
     rows_min = 500_000
     """A million rows take 0.2 s for 100,000 groups, 0.5 s for five million."""
@@ -54,7 +54,7 @@ class AggregateOperator(KeyedOperator):
     def __init__(self, spec: aggregate.AggregateSpec, name: str) -> None:
         self.spec = spec
         key = tuple(range(spec.width))
-        self.keys = None if spec.customs else (key,)  # the code of users is in this process alone
+        self.keys = None if spec.customs else (key,)  # user-defined aggregates exist in this process only
         self.stackable = spec if stacking.stackable(spec) else None
         self.slots = (
             ArrangementSpec(f"{name}.groups", "latest", key, (), spec.state),
@@ -83,7 +83,8 @@ Spec = TypeVar("Spec", join.JoinSpec, range_join.RangeJoinSpec)
 
 
 class PairOperator(KeyedOperator, Generic[Spec]):
-    """Two sides whose rows are paired, each kept in an arrangement; `condition` is what remains of ON beside the keys."""
+    """Joins the rows of two sides, each stored in an arrangement; `condition` is the part of ON that is not equality of
+    keys."""
 
     def __init__(
         self,
@@ -100,10 +101,10 @@ class PairOperator(KeyedOperator, Generic[Spec]):
 
 
 class JoinOperator(PairOperator[join.JoinSpec]):
-    """Rows pair where their keys are equal."""
+    """Joins rows whose keys are equal."""
 
     rows_min = 500_000
-    """A million rows take 0.4 s beside a table of a million."""
+    """A million rows take 0.4 s against a table of a million rows."""
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
         done = join.step(self.spec, state[0], state[1], inputs[0], inputs[1], self.condition)
@@ -111,7 +112,7 @@ class JoinOperator(PairOperator[join.JoinSpec]):
 
 
 class RangeJoinOperator(PairOperator[range_join.RangeJoinSpec]):
-    """Rows pair where their keys are equal and a value of one lies in a range of the other."""
+    """Joins rows whose keys are equal if a value of one row lies in a range of the other."""
 
     rows_min = 200_000
 
@@ -121,7 +122,7 @@ class RangeJoinOperator(PairOperator[range_join.RangeJoinSpec]):
 
 
 class RankOperator(KeyedOperator):
-    """The first rows of each group."""
+    """The first rows of each group, in the given order."""
 
     rows_min = 200_000
     """A million rows take 1 to 2 s for 100,000 groups."""
@@ -137,7 +138,7 @@ class RankOperator(KeyedOperator):
 
 
 class SlideOperator(KeyedOperator):
-    """Rows with functions over the rows near them; `evaluate` computes those that only Spark knows."""
+    """Rows with functions over nearby rows; `evaluate` computes the functions that only Spark implements."""
 
     rows_min = 200_000
     """A million rows take 2 s for 100,000 keys."""
@@ -161,7 +162,7 @@ class SlideOperator(KeyedOperator):
 
 
 class SessionsOperator(KeyedOperator):
-    """Rows with their sessions; the rows first, then the sessions."""
+    """Rows with their sessions. The arrangements are the rows, then the sessions."""
 
     rows_min = 200_000
     """A million rows take 2 s for 100,000 keys."""
@@ -181,7 +182,7 @@ class SessionsOperator(KeyedOperator):
 
 
 class SessionAggregateOperator(KeyedOperator):
-    """Sessions, with what is aggregated over them."""
+    """Sessions with aggregate functions over their rows."""
 
     rows_min = 500_000
     """A million rows take 0.2 to 0.5 s for 100,000 keys."""

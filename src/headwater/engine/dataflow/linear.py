@@ -1,8 +1,8 @@
-"""Linear steps over a change: each row alone, weights carried along.
+"""Linear steps over a change: each row is processed independently and keeps its weight.
 
-Columns that are only passed on never leave Arrow. Expressions go to `Evaluator`, except the few whose meaning on Arrow
-is provably Spark's (`native`). A filter runs before what stands above it, so that an expression never meets a row that
-the filter was there to keep away from it.
+Columns that are only passed on never leave Arrow. Expressions are evaluated by `Evaluator`, except the few whose
+meaning on Arrow is provably that of Spark (`native`). A filter runs before the steps above it, so an expression is
+never evaluated for a row that the filter removes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LinearStep = Callable[[Delta], Delta]
 
 
 def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
-    """All steps of a Map as one function of a change."""
+    """Return all steps of a Map as one function of a change."""
     steps = compile_steps(node, evaluator)
     for place, (step, after) in enumerate(pairwise(node.steps)):
         if isinstance(step, g.Filter) and isinstance(after, g.Project):
@@ -47,15 +47,15 @@ def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
 
 
 def compile_steps(node: g.Map, evaluator: Evaluator) -> list[LinearStep]:
-    """Each step of a Map as a function of a change; they are not to be given an empty one."""
+    """Return each step of a Map as a function of a change, which must not be empty."""
     schemas = schemas_of(node)
     if schemas and schemas[-1].types == node.schema.types:
-        schemas[-1] = node.schema  # so that nothing need be renamed in the end
+        schemas[-1] = node.schema  # so that the last step needs no renaming
     return [_step(step, schema, evaluator) for step, schema in zip(node.steps, schemas, strict=True)]
 
 
 def compile_condition(condition: g.Expression, evaluator: Evaluator) -> Callable[[pa.RecordBatch], Mask]:
-    """A condition as a mask over rows; NULL is false."""
+    """Return a condition as a function from rows to a mask, in which NULL is false."""
     compiled = compile_values([condition], evaluator)
 
     def mask(rows: pa.RecordBatch) -> Mask:
@@ -65,7 +65,7 @@ def compile_condition(condition: g.Expression, evaluator: Evaluator) -> Callable
 
 
 def renamed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same columns under the names of a schema of the same types."""
+    """Return the columns under the names of a schema, casting a column whose type differs."""
     if rows.schema.equals(schema):
         return rows
     columns = [conformed(c, f.type) for c, f in zip(rows.columns, schema, strict=True)]
@@ -73,18 +73,18 @@ def renamed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def as_mask(values: pa.Array) -> Mask:
-    """Where a boolean column is true."""
+    """Return a mask of where a boolean column is true."""
     filled = pc.fill_null(values, False) if values.null_count else values
     mask: Mask = filled.to_numpy(zero_copy_only=False)
     return mask
 
 
 Values = Callable[[pa.RecordBatch, int], list[pa.Array]]
-"""Values of expressions, over so many rows."""
+"""Function of rows and their number that returns the value of each expression."""
 
 
 def compile_values(expressions: Sequence[g.Expression], evaluator: Evaluator) -> Values:
-    """Several expressions over the same rows: columns and native ones in Arrow, the rest in one trip to the JVM."""
+    """Compile several expressions over the same rows: columns and native expressions in Arrow, the others in one JVM call."""
     natives: dict[int, Native] = {}
     handles: list[tuple[int, Any]] = []
     spare: dict[int, Bound] = {}
@@ -112,7 +112,7 @@ def compile_values(expressions: Sequence[g.Expression], evaluator: Evaluator) ->
         try:
             return natives[place](rows, count)
         except FAILURES:
-            # Spark is asked too, for it to say what is wrong, or that nothing is
+            # Spark evaluates the expression too, and reports the error or finds that there is none
             if place not in asked:
                 bound = spare[place]
                 asked[place] = evaluator.compile([bound.expression], bound.attributes)
@@ -159,7 +159,8 @@ def _step(step: g.Step, schema: pa.Schema, evaluator: Evaluator) -> LinearStep:
 
 
 def _filter(values: Values, wanted: frozenset[int] | None = None) -> LinearStep:
-    """`wanted`: the columns that are read afterwards; the others are not copied, and are NULL."""
+    """Return a filter step; columns that are not in `wanted` are not read afterwards, so they are not copied and become
+    NULL."""
 
     def keep(delta: Delta) -> Delta:
         mask = as_mask(values(delta.rows, len(delta))[0])
@@ -173,7 +174,7 @@ def _filter(values: Values, wanted: frozenset[int] | None = None) -> LinearStep:
 
 
 def columns_of(expressions: Sequence[g.Expression]) -> frozenset[int]:
-    """The input columns that expressions read."""
+    """Return the indices of the input columns that expressions read."""
     found: set[int] = set()
     for expression in expressions:
         if expression.column is not None:
@@ -197,7 +198,8 @@ def _project(values: Values, schema: pa.Schema) -> LinearStep:
 
 
 def _select(expressions: Sequence[g.Expression]) -> LinearStep | None:
-    """A projection that only passes columns on; their names may be others until the last step is done."""
+    """Return a projection that only passes columns on, or None if it computes any; only the last step restores the
+    final names."""
     columns = [expression.column for expression in expressions if expression.column is not None]
     if not columns or len(columns) < len(expressions):
         return None
@@ -246,7 +248,7 @@ def _call(step: g.UdfCall, values: Values, schema: pa.Schema) -> LinearStep:
 
 
 def _elements(argument: pa.Array) -> tuple[list[pa.Array], npt.NDArray[np.int64], pa.Array]:
-    """The elements of lists or maps, the row that each comes from, and its position in it."""
+    """Return the elements of lists or maps, the row of each element, and its position within the list."""
     if pa.types.is_map(argument.type):
         as_list = pa.ListArray.from_arrays(
             argument.offsets,
@@ -264,7 +266,7 @@ def _elements(argument: pa.Array) -> tuple[list[pa.Array], npt.NDArray[np.int64]
 
 
 def schemas_of(node: g.Map) -> list[pa.Schema]:
-    """The schema after each step; only the last one's names are kept by anybody."""
+    """Return the schema after each step; readers see only the names of the last one."""
     schemas: list[pa.Schema] = []
     current = node.input.schema
     for step in node.steps:
@@ -298,5 +300,5 @@ def _generated(kind: str, argument: pa.DataType) -> list[pa.DataType]:
 
 
 def positional(types: Sequence[pa.DataType]) -> pa.Schema:
-    """Columns of these types, named by their places."""
+    """Return a schema of these types whose columns are named by their positions."""
     return pa.schema([pa.field(str(i), t) for i, t in enumerate(types)])

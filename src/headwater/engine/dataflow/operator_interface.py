@@ -1,4 +1,4 @@
-"""The interface of an operator of a running view: the arrangements that it keeps, and its step over a change."""
+"""The interface of an operator of a running view: its arrangements, and its step over a change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Runs = Sequence[Run]
 
 @dataclass(frozen=True, eq=False)
 class ArrangementSpec:
-    """One arrangement of an operator: how its runs are sorted, and how they are merged. Each is itself alone."""
+    """One arrangement of an operator: how its runs are sorted and merged. Compared by identity."""
 
     name: str
     discipline: Literal["multiset", "latest", "ordered"]
@@ -37,12 +37,12 @@ class ArrangementSpec:
 
     @cached_property
     def layout(self) -> str:
-        """Its columns, as text: runs of arrangements that have the same can lie in one stream."""
+        """The columns as text; runs of arrangements with equal layouts can be stored in one stream."""
         return encode_schema(self.schema)
 
 
 class TickContext(Protocol):
-    """The tick that a step is part of, as far as its tasks must know it."""
+    """The properties of a tick that the tasks of a step need."""
 
     @property
     def root(self) -> str:
@@ -50,20 +50,20 @@ class TickContext(Protocol):
 
     @property
     def origin(self) -> FileOrigin:
-        """Who writes the tick."""
+        """The origin that marks the tick's files."""
 
     def exchange(self) -> Exchange:
-        """A new folder for one step."""
+        """Return a new folder for the files of one step."""
 
 
 class StepState(TickContext, Protocol):
-    """The arrangements that a step may look into, in memory or as files, and the tick that it is part of."""
+    """The arrangements that a step may read, in memory or as files, and the context of its tick."""
 
     def __call__(self, slot: ArrangementSpec) -> Runs:
-        """The runs of an arrangement, oldest first."""
+        """Return the runs of an arrangement, oldest first."""
 
     def refs(self, slot: ArrangementSpec) -> Sequence[RunRef]:
-        """The same, on disk and durable."""
+        """Return references to the runs of an arrangement, oldest first; all of them are on disk and durable."""
 
 
 class Operator:
@@ -71,29 +71,32 @@ class Operator:
 
     slots: tuple[ArrangementSpec, ...] = ()
     keys: tuple[Key, ...] | None = None
-    """The columns of each input that a step can be divided by, among tasks (`keyed_operators`); None if it cannot."""
+    """Columns of each input by which a step can be divided among tasks (`keyed_operators`); None if it cannot be divided."""
     stackable: aggregate.AggregateSpec | None = None
-    """If small steps of it can be made together with those of others: what they do."""
+    """Specification of the aggregation, if small steps of the operator can be stacked with those of other operators."""
 
     def initial(self) -> Delta | None:
-        """What it puts out before any change reaches it."""
+        """Return the output before any change has come in; None if there is none."""
         return None
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
-        """The change of its output, and a run to add to each slot."""
+        """Return the change of the output, and a run to add to each arrangement."""
         raise NotImplementedError
 
     def begin(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
-        """The first step, with rows: all that it puts out, without what it would have put out over none."""
+        """Run the first step, over inputs that are not empty; the output omits the initial row that the same step would
+        retract."""
         output, runs = self.step(inputs, state)
         initial = self.initial()
         return (output if initial is None else netted(initial, output)), runs
 
     def shown(self, state: Sequence[Runs]) -> Delta:
-        """All that it has put out, if what it keeps tells that."""
+        """Return the complete output so far, computed from the state; only operators whose kind has `keeps_output`
+        implement this."""
         raise NotImplementedError
 
 
 def netted(initial: Delta, output: Delta) -> Delta:
-    """The first output of an operator without the row over empty input that goes at once: expressions may fail on it."""
+    """Return the first output of an operator without the row over empty input that it retracts at once: expressions may
+    fail on that row."""
     return consolidate(concat([initial, output], initial.rows.schema))

@@ -1,4 +1,4 @@
-"""Where the rows that a graph gives show the key that they were made by: of a group, of a partition."""
+"""Which output columns of a graph show the key by which its rows were computed: of a group, or of a partition."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from headwater.operators import graph as g
 
 
 def group_columns(root: g.Node) -> tuple[int, ...] | None:
-    """Where rows of a node show the key of the group that each is the result of; None if they do not."""
+    """Return the output columns that show the key of each row's group; None if the output does not show the whole key."""
     node, origins = _below_maps(root)
     return _places(kind_of(node).group_key(node), origins)
 
 
 def partition_columns(root: g.Node) -> tuple[int, ...] | None:
-    """Where rows of a node show the key of the partition that each was ranked in, or computed with; None if they do not."""
+    """Return the output columns that show the key of the partition in which each row was ranked or computed; None if
+    the output does not show the whole key."""
     node, origins = _below_operator(root)
     return _places(kind_of(node).partition_key(node), origins)
 
 
 def operator_shown(root: g.Node) -> tuple[g.Node, tuple[int, ...]] | None:
-    """The one operator whose rows a graph shows, and where they show the key by which it takes its rows together; None if they do not show it."""
+    """Return the operator whose rows a graph shows, and the output columns that show its lookup key; None if the output
+    does not show the whole key."""
     node, origins = _below_operator(root)
     keys = kind_of(node).lookup_keys(node)
     places = _places(keys[0] if keys else (), origins)
@@ -29,14 +31,16 @@ def operator_shown(root: g.Node) -> tuple[g.Node, tuple[int, ...]] | None:
 
 
 def _below_operator(root: g.Node) -> tuple[g.Node, list[int | None]]:
-    """The node whose rows a graph shows in the end, and the column of its first input that each column shown is, if it is one."""
+    """Return the node whose rows a graph shows, and for each output column the column of the node's first input that it
+    is, or None."""
     node, origins = _below_maps(root)
     shown = kind_of(node).shown_columns(node)
     return node, [None if c is None else shown.get(c) for c in origins]
 
 
 def _below_maps(root: g.Node) -> tuple[g.Node, list[int | None]]:
-    """The node whose rows a graph shows in the end, and the column of it that each column shown is, if it is one."""
+    """Return the node below the final Maps of a graph, and for each output column the column of that node that it is,
+    or None."""
     node = root
     origins: list[int | None] = list(range(len(root.schema)))
     while isinstance(node, g.Map | g.Close):
@@ -52,6 +56,6 @@ def _below_maps(root: g.Node) -> tuple[g.Node, list[int | None]]:
 
 
 def _places(key: Iterable[int], origins: Sequence[int | None]) -> tuple[int, ...] | None:
-    """Where each column of a key is shown; None if one is not, or there is none."""
+    """Return the output column of each key column; None if one is not shown, or the key is empty."""
     places = tuple(origins.index(k) if k in origins else -1 for k in key)
     return places if places and min(places) >= 0 else None

@@ -1,9 +1,9 @@
-"""Where an operator's step runs: in the driver, or divided by key among Spark tasks. What a task does is in `spark_tasks`.
+"""Where the step of an operator runs: in the driver, or divided by key among Spark tasks. `spark_tasks` is the task's side.
 
-Both ways run the same operators on the same runs and give the same rows, so that this is a question of time alone. The
-driver divides the inputs by ranges of the key's hash and hands them over as files; each task probes its slice of the
-state, writes its share of the new runs into files of its own, and returns only where they are. Which attempt of a task
-counts is Spark's to say: what the others wrote nobody names.
+Both ways run the same operators on the same runs and give the same rows, so the choice affects only speed. The driver
+divides the inputs by ranges of the key's hash and passes them as files. Each task probes its slice of the state, writes
+its share of the new runs to files of its own, and returns only references to them. Spark decides which attempt of a
+task counts; no manifest references the files of the other attempts.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PLACEMENT = "HEADWATER_PLACEMENT"
-"""`driver`, `tasks` (every step that can be divided, however small), or `auto`, the default."""
+"""Environment variable: `driver`, `tasks` (every step that can be divided, however small), or `auto`, the default."""
 ROWS_MIN = "HEADWATER_PLACED_ROWS_MIN"
-"""Rows that a step must take in to go to tasks, in place of what its operator says; for local mode too, where tasks are not
-worth their while on few cores and none is used unless this is set."""
+"""Environment variable: the minimum number of input rows for a step to run in tasks, instead of the operator's own minimum. It
+also enables tasks in local mode, where they are not used by default, because they are not worth their cost on few cores."""
 PARTS_MAX = 256
-"""More parts than that, and the runs that they leave are too many to look into."""
+"""Maximum number of parts: with more parts, the step would leave too many runs to probe."""
 SKIPPED_MAX = 64
-"""After jobs that failed this many steps at most are done in the driver before tasks are tried again."""
+"""Maximum number of steps that run in the driver after failed jobs, before tasks are tried again."""
 
 _CHOICES = ("auto", "driver", "tasks")
 _log = logging.getLogger("headwater")
 
 
 class Placement:
-    """Decides for the steps of one session, and carries out those that go to tasks."""
+    """Decides where the steps of one session run, and runs the steps that are divided among tasks."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -53,9 +53,9 @@ class Placement:
         self._skipped = 0
 
     def wants(self, operator: Operator, inputs: Sequence[Delta]) -> TypeGuard[KeyedOperator]:
-        """Whether a step is to be divided among tasks."""
+        """Return whether a step is to be divided among tasks."""
         if not isinstance(operator, KeyedOperator) or not all(map(len, operator.keys or ((),))):
-            return False  # one key only: there is nothing to divide
+            return False  # all rows have the same key, so there is nothing to divide
         choice = _choice()
         if choice != "auto":
             return choice == "tasks"
@@ -74,9 +74,10 @@ class Placement:
         state: Sequence[Sequence[RunRef]],
         place: TickContext,
     ) -> tuple[Delta, Sequence[RunParts]] | None:
-        """The change of the output and what was added to each arrangement, as the operator's own step gives it.
+        """Run a step in tasks, and return the change of the output and the runs added to each arrangement.
 
-        None if the driver is to do it: the operator refused these rows, or no task got through and none has to.
+        Returns None if the driver must run the step: the operator failed on these rows, or the Spark job failed and the
+        placement is not forced to `tasks`.
         """
         exchange = place.exchange()
         exchange.create()
@@ -95,7 +96,7 @@ class Placement:
             exchange.remove()
 
     def _run(self, work: DividedStep) -> list[TaskOutcome] | None:
-        """What the tasks made, by part; None if Spark gave up."""
+        """Return the outcomes of the tasks, by part; None if the Spark job failed."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -112,7 +113,7 @@ class Placement:
 
     def _tell(self, error: Exception) -> None:
         said = [line.strip() for line in str(error).splitlines()]
-        # The last line of a Python trace says what went wrong; those of a Java trace say only where.
+        # The last line of a Python trace has the error; the lines of a Java trace have only locations.
         lines = [line for line in said if line and not line.startswith(("at ", "..."))]
         detail = lines[-1] if lines else type(error).__name__
         hint = (
@@ -127,12 +128,12 @@ class Placement:
 
 
 def ranges(parts: int) -> tuple[int, ...]:
-    """Bounds that divide all hashes into ranges of equal size."""
+    """Return bounds that divide all hashes into ranges of equal size."""
     return tuple(-(-(i << 32) // parts) << 32 for i in range(parts + 1))
 
 
 def divided(change: Delta, key: Key, parts: int) -> list[Delta]:
-    """The rows of a change by the range that the hash of their key is in; in each they stay in order."""
+    """Return the rows of a change by the hash range of their key; the order of rows within a range is kept."""
     hashes = key_hashes(change.rows, key)
     places = ((hashes >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)).astype(np.uint16)
     together = change.take(np.argsort(places, kind="stable"))
@@ -155,7 +156,7 @@ def _assembled(
     if not outputs:
         return Delta.empty(pa.schema([])), runs
     whole = concat(outputs, outputs[0].rows.schema)
-    # A row shows its key, and a key is in one part: rows that are distinct in each are so in all.
+    # A row contains its key, and a key is in one part: if rows are distinct within each part, they are distinct overall.
     return Delta(whole.rows, whole.weights, all(output.distinct for output in outputs)), runs
 
 

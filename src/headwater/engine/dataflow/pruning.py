@@ -1,9 +1,9 @@
-"""What a view does not look at, so that it need not be computed: ranks by which it picks rows, and the ends of versions.
+"""Output that no reader needs, so that it need not be computed: ranks that only filter rows, and the ends of versions.
 
-`QUALIFY row_number() ... <= 50` without a column for the number only has rows picked: a row that comes first changes the
-ranks of all behind it, and none of that is seen. Such ranks are not computed, and a change of theirs is no change. A
-version ends when the next one begins: the row with no end goes, and the same with one comes. Where nobody reads the end, that
-changes nothing for the rows of the time between, and the join need not look at them.
+`QUALIFY row_number() ... <= 50` without an output column for the number only filters rows. A row that is inserted first
+changes the ranks of all rows behind it, but no reader sees that. Such ranks are not computed, and a change of ranks alone is
+not emitted. A version ends when the next one begins: the row without an end is retracted, and the same row with an end is
+inserted. If no reader uses the end, the matches of earlier times do not change, and the join need not look at them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headwater.operators import graph as g
 
 
 def unread(root: g.Node) -> frozenset[int]:
-    """The identities of the nodes of a graph that show ranks, or ends of versions, which nothing above them depends on."""
+    """Return the IDs of the nodes of a graph that output ranks, or ends of versions, on which no node above depends."""
     ignored: set[int] = set()
     read = {id(root)}
     for node in g.walk(root):

@@ -1,4 +1,4 @@
-"""Matches of row patterns, with Spark's expressions: the kernels of `operators.patterns` made ready to run."""
+"""Matches of row patterns with Spark's expressions: the kernels of `operators.match_recognize` made ready to run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwater.operators.window.emit_on_close import EARLIEST, levels
 
 
 def compile_match(pattern: g.RowPattern, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """The matches in all rows of many partitions at once."""
+    """Return a function that finds the matches in all rows of many partitions at once."""
     spec, evaluate = pattern.spec, compile_expressions(pattern, evaluator)
     return lambda rows: match_rows(spec, renamed(rows, spec.schema), evaluate)
 
@@ -25,8 +25,11 @@ def compile_match(pattern: g.RowPattern, evaluator: Evaluator) -> Callable[[pa.R
 def matches_at(
     pattern: g.RowPattern, evaluator: Evaluator, rows: pa.RecordBatch, watermarks: Mapping[str, int]
 ) -> pa.RecordBatch:
-    """The matches in all rows that there are, with those that have run out of time, if they are asked for: by the watermarks
-    of topics, or where nothing is said of these, by the latest time of the rows."""
+    """Return the matches in complete partitions, including matches that have timed out, if the pattern shows these.
+
+    Timeouts are judged by the watermarks of the topics that the pattern waits for; if it waits for none, by the latest
+    time of the rows.
+    """
     spec = pattern.spec
     if not spec.timeouts or (spec.closing and pattern.waits is None):
         return compile_match(pattern, evaluator)(rows)
@@ -43,7 +46,7 @@ def matches_at(
 
 
 def compile_expressions(pattern: g.RowPattern, evaluator: Evaluator) -> Evaluate:
-    """Spark's expressions by number, each compiled when it is first asked for."""
+    """Return an evaluator of the pattern's expressions by number; each is compiled at first use."""
     compiled: dict[int, Values] = {}
 
     def evaluate(number: int, inputs: pa.RecordBatch, count: int) -> pa.Array:

@@ -1,11 +1,11 @@
-"""Functions of whole groups, computed by Spark itself over the rows of the groups that a change touched.
+"""Functions of whole groups, computed by Spark itself over the rows of the groups that a change affects.
 
-For what has no kernel of its own: window functions, percentiles, lists. The plan node of the query runs as it is, over
-a local relation in place of its input.
+Used for functions without a kernel of their own: window functions, percentiles, lists. The plan node of the query runs
+unchanged, over a local relation instead of its input.
 
-What was there before a change is computed again, to be taken back, so that the same rows must give the same result to
-the last bit. Sums of floats depend on their order: rows are therefore put in one that is theirs alone, and read by one
-task, in which nothing is merged.
+The previous result of a group is computed again to be retracted, so the same rows must give the same result to the last
+bit. Sums of floats depend on their order: rows are therefore sorted in an order that depends only on their values, and
+read by a single task, so that no partial results are merged.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from headwater.spark.spark_errors import evaluation_error, own_errors
 def compile_groups(
     evaluation: Evaluation, schema: pa.Schema, evaluator: Evaluator
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A node of Spark's plan as a function of a group's rows, for many groups at once; `schema` is that of the result."""
+    """Compile a node of Spark's plan to a function that takes the rows of many groups at once; `schema` is that of the
+    result."""
     catalyst = evaluator.catalyst
-    # the node's input may have more columns than its plan knows: the keys that were computed for it
+    # the node's input may have more columns than its plan: key columns that were computed for it
     width = len(evaluation.attributes)
     exact = cache(partial(_exact, catalyst, evaluation.plan))
 
@@ -55,7 +56,7 @@ def compile_groups(
 
 
 def shown_columns(evaluation: Evaluation) -> dict[int, int]:
-    """Columns of a node's result that are columns of its input."""
+    """Return the output columns of a node that are unchanged columns of its input: output index to input index."""
     if kind(evaluation.plan) == "Window":
         return {c: c for c in range(len(evaluation.attributes))}
     shown: dict[int, int] = {}
@@ -70,7 +71,7 @@ def shown_columns(evaluation: Evaluation) -> dict[int, int]:
 
 
 def in_order(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows, in an order that depends on nothing but them."""
+    """Return the rows in an order that depends only on their values."""
     high, low = row_hashes(rows)
     return take_rows(rows, np.lexsort((low, high)))
 

@@ -1,8 +1,9 @@
-"""What runs in a Spark task: the share of an operator's step that has the keys of one range of hashes.
+"""The work of a Spark task: the part of an operator's step whose keys are in one range of hashes.
 
-Nothing of the driver comes along but what `DividedStep` says: an operator, where its inputs and its state lie, and under which
-tick to write. The driver's side is `placement`. A task may run twice, at once or after a failure, anywhere that sees the
-workspace's folder: it reads what nobody changes, writes under names of its own, and only what it returns counts.
+A task gets nothing from the driver but a `DividedStep`: an operator, the locations of its inputs and its state, and the
+origin of the files that it writes. The driver's side is `placement`. A task may run twice, concurrently or after a
+failure, on any machine that has the workspace's folder: it reads immutable files, writes under unique names, and only
+the outcome that it returns counts.
 """
 
 from __future__ import annotations
@@ -26,67 +27,67 @@ from headwater.state.task_exchange import Exchange
 from headwater.state.writer import Writer
 
 SCHEMA = "part bigint, made binary"
-"""What a task returns, in Spark's words."""
+"""Schema of the rows that a task returns, as Spark DDL."""
 
 _RETURNED = pa.schema([("part", pa.int64()), ("made", pa.binary())])
 
 
 class DividedOperator(Protocol):
-    """What a task needs of an operator: its step."""
+    """The part of an operator's interface that a task needs: its step."""
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]) -> tuple[Delta, Sequence[Run]]:
-        """The change of the output, and a run to add to each arrangement."""
+        """Return the change of the output, and a run to add to each arrangement."""
 
 
 @dataclass(frozen=True)
 class DividedStep:
-    """One step of an operator, divided: part i has the hashes in [bounds[i], bounds[i + 1])."""
+    """One step of an operator, divided into parts: part i has the hashes in [bounds[i], bounds[i + 1])."""
 
     root: str
     exchange: str
     operator: DividedOperator
     distinct: tuple[bool, ...]
-    """Of each input, whether it is known to have no row twice."""
+    """For each input, whether its rows are known to be distinct."""
     bounds: tuple[int, ...]
     state: tuple[tuple[RunRef, ...], ...]
-    """The runs of each arrangement, oldest first; each on disk and durable."""
+    """The runs of each arrangement, oldest first; each is on disk and durable."""
     origin: FileOrigin
-    """Of the engine's own writer: runs of tasks are of the same tick and epoch, and of another attempt."""
+    """Origin of the engine's own writer: runs of tasks have the same tick and epoch, and another attempt."""
 
     @property
     def parts(self) -> int:
-        """Into how many parts it is divided."""
+        """Number of parts."""
         return len(self.bounds) - 1
 
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """What a task made of its part: all of it is in files, which are durable where they are runs."""
+    """The outcome of a task: references to files, of which the runs are durable."""
 
     part: int
     output: str | None
-    """The file of the change, within the exchange; None if nothing changed."""
+    """File of the change within the exchange; None if nothing changed."""
     distinct: bool
     runs: tuple[RunRef | None, ...]
-    """The run that it wrote for each arrangement, None where there is nothing to add."""
+    """The run that the task wrote for each arrangement; None if there is nothing to add."""
     refused: str | None = None
-    """Why the operator gave up on these rows: the driver finds out, and says so as it always does."""
+    """Why the operator failed on these rows. The driver then runs the step itself, and reports the error."""
 
     def encode(self) -> bytes:
-        """As bytes, for Spark to carry."""
+        """Return the outcome as bytes, for Spark to transfer."""
         runs = [None if ref is None else orjson.loads(ref.json) for ref in self.runs]
         return orjson.dumps((self.part, self.output, self.distinct, runs, self.refused))
 
     @classmethod
     def decode(cls, data: bytes) -> TaskOutcome:
-        """What `encode` made bytes of."""
+        """Return the outcome that `encode` has serialized."""
         part, output, distinct, runs, refused = orjson.loads(data)
         refs = tuple(None if row is None else RunRef.from_json(row) for row in runs)
         return cls(part, output, distinct, refs, refused)
 
 
 def task(work: DividedStep) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark maps over batches of part numbers."""
+    """Return the function that Spark maps over batches of part numbers."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -98,14 +99,14 @@ def task(work: DividedStep) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
 
 
 def run_part(work: DividedStep, part: int) -> TaskOutcome:
-    """Do one part of a step. Errors of the disk are raised, for Spark to try again elsewhere."""
+    """Run one part of a step. Storage errors are raised, so that Spark retries the task elsewhere."""
     storage = Storage(work.root)
     exchange = Exchange(storage, work.exchange)
     inputs = [exchange.read(input_file(i), part, distinct=known) for i, known in enumerate(work.distinct)]
     if not any(len(change) for change in inputs):
         return TaskOutcome(part, None, True, tuple(None for _ in work.state))
     low, high = work.bounds[part : part + 2]
-    cache = RunCache(storage)  # of this task alone: it keeps no file from being removed
+    cache = RunCache(storage)  # used by this task only: it does not prevent files from being removed
     try:
         state = [[split(run, low, high) for run in _opened(cache, refs, low, high)] for refs in work.state]
         output, runs = work.operator.step(inputs, state)
@@ -126,12 +127,12 @@ def run_part(work: DividedStep, part: int) -> TaskOutcome:
 
 
 def input_file(number: int) -> str:
-    """Where an input is, within the exchange: a change for each part."""
+    """Return the name of an input's file within the exchange; it has one change for each part."""
     return f"input-{number}.arrow"
 
 
 def _opened(cache: RunCache, refs: Sequence[RunRef], low: int, high: int) -> Iterator[Run]:
-    """The runs that have hashes of a range."""
+    """Open the runs that have hashes in a range."""
     for ref in refs:
         if ref.rows and ref.low < high and ref.high > low:
             yield cache.open(ref)

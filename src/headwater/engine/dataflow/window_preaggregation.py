@@ -1,8 +1,8 @@
-"""Aggregates over the elements of sequences, as those by cumulative windows are: a row is in many groups at once.
+"""Pre-aggregation over the elements of sequences, as cumulative windows use them, where a row is in many groups at once.
 
-The graph has a list for each row, a row for each element of it, and groups of these. Where only the keys of the groups look
-at the element, what rows bring is combined first and spread over the groups then (`operators.cumulate`): the same state
-and the same result, without a row for each pair.
+The graph has a list for each row, a row for each element of the list, and groups of these rows. If only the keys of the
+groups depend on the element, rows are combined first, and the combined buffers are then expanded to the groups
+(`operators.window.cumulate`): the state and the result are the same, without a row for each pair of row and group.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _Columns = dict[int, pa.Array]
 
 @dataclass(frozen=True)
 class _Shape:
-    """A Map with a generator in it, seen from the aggregate above."""
+    """The parts of a Map with a generator, as the aggregate above it uses them."""
 
     below: g.Map
     generator: g.Generate
     step: int
-    """Of the sequences."""
+    """The step of the sequences."""
     steps: tuple[g.Step, ...]
-    """Those before the generator."""
+    """The steps of the Map before the generator."""
     above: tuple[g.Project, ...]
-    """Those after it."""
+    """The steps of the Map after the generator."""
     types: tuple[pa.DataType, ...]
-    """Of the columns after the generator, the element last."""
+    """Types of the columns after the generator, the element last."""
     spread: tuple[int, ...]
-    """The columns of the result that depend on the element."""
+    """Columns of the result that depend on the element."""
     kept: tuple[int, ...]
-    """The other columns after the generator that these depend on."""
+    """The other columns after the generator on which the columns of `spread` depend."""
 
 
 class WindowPreaggregation:
-    """The steps of a Map and of the aggregate above it, as one."""
+    """A Map and the aggregate above it, executed as one step."""
 
     def __init__(self, shape: _Shape, spec: AggregateSpec, evaluator: Evaluator) -> None:
         self._shape = shape
@@ -63,7 +63,7 @@ class WindowPreaggregation:
         self._cumulate = self._combined()
 
     def step(self, delta: Delta, state: Sequence[Run]) -> aggregate.AggregateStep | None:
-        """Apply a change of what the Map reads; None if the lists are not of steps from a first to a last number."""
+        """Apply a change of the Map's input; return None if the lists are not sequences from a first to a last number."""
         spec, kept = self._spec, self._shape.kept
         below = self._below(delta)
         there = [c.is_valid().to_numpy(zero_copy_only=False) for c in below.rows.columns[-2:]]
@@ -71,7 +71,7 @@ class WindowPreaggregation:
         if not len(below):
             return aggregate.step(spec, state, (), Delta.empty(spec.schema))
         *columns, last, first = below.rows.columns
-        # the first element is one of them: for it all expressions are what they are anyway
+        # the first element is in the sequence, and expressions that do not depend on the element have the same value for it
         fixed = self._run(self._fixed, [*columns, first])
         parts = [fixed[i] for i in self._own], [columns[i] for i in kept], [fixed[i] for i in self._arguments]
         given = [*parts[0], *parts[1], last, first, *parts[2]]
@@ -88,7 +88,7 @@ class WindowPreaggregation:
         return aggregate.step_combined(spec, state, pa.RecordBatch.from_arrays(combined, schema=spec.state))
 
     def _listed(self, evaluator: Evaluator) -> LinearStep:
-        """What the generator keeps of its rows, then the last and the first element of each."""
+        """Compile a Map to the columns that the generator keeps, then the last and the first element of each list."""
         shape = self._shape
         lists = shape.generator.argument.handle
         first, last, _ = children_of(lists.expression)
@@ -101,7 +101,7 @@ class WindowPreaggregation:
         )
 
     def _computed(self, wanted: Sequence[int], evaluator: Evaluator) -> LinearStep:
-        """What comes after the generator, as far as some columns of the result need it."""
+        """Compile the steps after the generator, as far as the columns in `wanted` need them."""
         needed = [frozenset(wanted)]
         for project in reversed(self._shape.above):
             needed.insert(0, columns_of([project.expressions[i] for i in needed[0]]))
@@ -109,7 +109,7 @@ class WindowPreaggregation:
         source = g.Constant(empty_rows(positional(types)), positional(types))
         steps = []
         for project, after in zip(self._shape.above, needed[1:], strict=True):
-            # columns keep their places: what nobody needs is any column that is there
+            # columns keep their positions: a column that is not needed is replaced by any existing column
             any_one = g.Expression("", types[0], 0, None)
             steps.append(
                 g.Project(tuple(e if i in after else any_one for i, e in enumerate(project.expressions)))
@@ -122,7 +122,8 @@ class WindowPreaggregation:
         return dict(enumerate(computed(Delta.of(rows)).rows.columns))
 
     def _combined(self) -> CumulateSpec:
-        """By what rows are combined: keys that do not depend on the element, what the others depend on, and the list."""
+        """Return the combination of rows: by the keys that do not depend on the element, the other columns that the
+        remaining keys depend on, and the list."""
         shape, schema = self._shape, self._spec.schema
         keys = [*(schema.field(i).type for i in self._own), *(shape.types[i] for i in shape.kept)]
         keys += [_NUMBER, _NUMBER]
@@ -142,7 +143,7 @@ class WindowPreaggregation:
 
 
 def spread(node: g.AggregateNode, spec: AggregateSpec, evaluator: Evaluator) -> WindowPreaggregation | None:
-    """An aggregate that can be computed so, together with the Map that it reads; None if it cannot."""
+    """Return the pre-aggregation of an aggregate together with the Map that it reads; None if it is not possible."""
     shape = _shape(node.input) if isinstance(node.input, g.Map) and spec.combinable else None
     if shape is None or not shape.spread:
         return None
@@ -174,7 +175,7 @@ def _shape(below: g.Map) -> _Shape | None:
 
 
 def _step_of(generator: g.Generate) -> int | None:
-    """The step of the sequences that are exploded, if they ascend by a number which is written out."""
+    """Return the step of the exploded sequences if it is a positive literal; None otherwise."""
     lists = generator.argument.handle
     if generator.kind != "explode" or generator.outer or not isinstance(lists, Bound):
         return None
@@ -188,5 +189,5 @@ def _step_of(generator: g.Generate) -> int | None:
 
 
 def _is_itself(type_: pa.DataType) -> bool:
-    """Whether values that are equal as keys are the same in all expressions: 0.0 and -0.0 are not."""
+    """Whether values that are equal as keys are the same in all expressions; 0.0 and -0.0, for example, are not."""
     return not pa.types.is_floating(type_) and not pa.types.is_nested(type_)
