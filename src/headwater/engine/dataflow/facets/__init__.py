@@ -1,15 +1,15 @@
-"""Facets: the types in which operators say what is known of them.
+"""Facets: the types that describe properties of operators.
 
-The kinds of `dataflow.operators` fill them in for one operator, from what is known of its inputs; walks over
-whole graphs are where their callers are.
+The kinds of `dataflow.operators` compute them for one operator, from the properties of its inputs; callers
+that need a property of a whole graph walk the graph themselves.
 
 Called by engine.dataflow, lineage, views; imports core, operators.
 
 In import order, bottom to top:
 
-    column_origins  whose private values a column is made of, and which subject it names
-    kept_state      how many rows an operator has, what it keeps, and what bounds that
-    unique_keys     which columns are a key
+    column_origins  the private values that a column depends on, and the subjects that it names
+    kept_state      number of rows of an operator, its state, and the bounds of both
+    unique_keys     columns that are a key
     row_sets        rows as sets: by value or by key
-    demands         rows of inputs that rows of an operator come from: what lineage asks
+    demands         rows of inputs that rows of an operator come from, for lineage
 """

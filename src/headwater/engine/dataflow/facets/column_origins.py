@@ -1,8 +1,9 @@
-"""Whose values a column is: whether it is made of private ones, and whether it says the subject.
+"""Private values in columns: which subjects' values a column may contain, and which columns identify the subject.
 
-A `Subject` stands for the value of one subject column in one mention of a topic. A column *tells* subjects whose value it is, unchanged,
-in every row, and is *of* those whose private values it may be made of. Where a row is made of several, values that are not
-provably of one of them are of a subject that no column tells.
+A `Subject` represents the value of one subject column in one reference to a topic. A column *tells* a subject if it
+contains that value, unchanged, in every row. A column is *of* the subjects whose private values it may be computed
+from. If a row is computed from several rows, values that do not provably belong to one of these subjects belong to a
+subject that no column tells.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import pyarrow as pa
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """One that is like no other: `column` of `topic` names it, nothing does where values are of several."""
+    """A subject, compared by identity: identified by `column` of `topic`, or unidentified if values belong to several
+    subjects."""
 
     topic: str | None = None
     column: str | None = None
@@ -27,7 +29,7 @@ NOBODY: Subjects = frozenset()
 
 @dataclass(frozen=True)
 class ColumnOrigin:
-    """What is known of a column."""
+    """The subjects of one column: those whose values it may be `of`, and those that it `tells`."""
 
     of: Subjects = NOBODY
     tells: Subjects = NOBODY
@@ -38,18 +40,20 @@ Origins = tuple[ColumnOrigin, ...]
 
 
 def all_of(origins: Iterable[ColumnOrigin]) -> Subjects:
-    """The subjects of whose values any of some columns is made."""
+    """Return the subjects whose values any of some columns may contain."""
     return frozenset(subject for origin in origins for subject in origin.of)
 
 
 def of_group(subjects: Subjects, key: Iterable[ColumnOrigin]) -> ColumnOrigin:
-    """Values of any rows that agree on a key: they are of one subject if the key tells it."""
+    """Return the origin of a column computed from any rows that agree on a key: it has an identified subject if the key
+    tells it."""
     told = frozenset(subject for origin in key for subject in origin.tells)
     return ColumnOrigin(subjects if subjects <= told else frozenset({Subject()}))
 
 
 def either(branches: Sequence[Origins]) -> Origins:
-    """Rows of one branch or another: a column tells the subject of another if it does so in every branch."""
+    """Return the origins of rows that come from one of several branches; a column tells a subject if it does in every
+    branch."""
     found = [PLAIN] * len(branches[0])
     for place in range(len(found)):
         of = [branch[place].of for branch in branches]
@@ -66,11 +70,11 @@ def either(branches: Sequence[Origins]) -> Origins:
 
 
 def unknown(schema: pa.Schema, below: Iterable[Origins]) -> Origins:
-    """Columns that may be made of any value of the inputs."""
+    """Return the origins of columns that may be computed from any value of the inputs."""
     hides = any(origin.of for origins in below for origin in origins)
     return (ColumnOrigin(frozenset({Subject()})) if hides else PLAIN,) * len(schema)
 
 
 def replaced(origins: Origins, place: int, by: ColumnOrigin) -> Origins:
-    """The same with another origin of one column."""
+    """Return the origins with that of one column replaced."""
     return (*origins[:place], by, *origins[place + 1 :])

@@ -1,15 +1,15 @@
-"""What lineage asks of an operator: which rows of its inputs its rows come from.
+"""Lineage of an operator: which rows of its inputs its output rows come from.
 
-A graph is run twice: over all that a view reads (*whole*), and over the records found so far (*part*). Given rows that
-the part lacks, and rows that it has too many, an operator says what of its inputs that is owed to:
+A graph is run twice: over all that a view reads (*whole*), and over the records found so far (*part*). Given output rows that
+are missing from the part, and output rows that the part has in excess, an operator determines which input rows cause this:
 
-- rows of an input that the part must have: those of the group, the pair, the ranks up to a row;
-- rows of an input that the part must not have: those that got into a group, matched a row that has no match, or took a
-  rank, only because the records that keep them away are not among those found.
+- input rows that the part must have: those of the group, of the pair, or of the ranks up to a row;
+- input rows that the part must not have: those that got into a group, matched a row that has no match, or took a rank,
+  only because the records that prevent this have not been found yet.
 
-It may name rows that the part has already, or that it has rightly; whoever asks leaves these out.
+An operator may also name rows that the part already has, or has rightly; the caller removes these.
 
-Before that, records that cannot have to do with the rows are left out by *slices*: what some columns are equal to.
+Before that, *slices* exclude records that cannot contribute to the rows: a slice maps columns to the values they must equal.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from headwater.operators import graph as g
 from headwater.operators.zset.delta import Delta, concat_rows, consolidate
 
 Slice = Mapping[int, pa.Array]
-"""column -> its value, an array of length 1; no column: everything."""
+"""column -> its value, an array of length 1; a slice without columns contains all rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class OperatorOutput:
-    """The rows that an operator gave, as they came."""
+    """The output rows of an operator, in the order in which they were emitted."""
 
     given: Delta
     origin: Indices | None = None
-    """Of a linear operator: the row of its input, as they came there, that each row came from."""
+    """For a linear operator, the index of the input row that each output row came from."""
 
     @cached_property
     def delta(self) -> Delta:
-        """Each row once, with how often it is there."""
+        """The distinct output rows, with their total weights."""
         return consolidate(self.given)
 
     @cached_property
     def ids(self) -> Ids:
-        """What stands for each row of `delta`."""
+        """A 16-byte ID for each row of `delta`."""
         return row_ids(self.delta.rows.columns, len(self.delta))
 
     @cached_property
     def given_ids(self) -> Ids:
-        """What stands for each row of `given`."""
+        """A 16-byte ID for each row of `given`."""
         return row_ids(self.given.rows.columns, len(self.given))
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """An operator in both runs."""
+    """An operator with its outputs in both runs."""
 
     node: g.Node
     whole: OperatorOutput
@@ -65,23 +65,23 @@ class Site:
 
     @cached_property
     def lacking(self) -> Mask:
-        """The rows of the whole that are there less often in the part."""
+        """Mask of the rows of the whole that occur less often in the part."""
         return _more_often(self.whole, self.part)
 
     @cached_property
     def excess(self) -> Mask:
-        """The rows of the part that are there less often in the whole."""
+        """Mask of the rows of the part that occur less often in the whole."""
         return _more_often(self.part, self.whole)
 
     @cached_property
     def nothing(self) -> Demand:
-        """No demand."""
+        """The empty demand."""
         return Demand(np.zeros(len(self.whole.delta), np.bool_), np.zeros(len(self.part.delta), np.bool_))
 
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """Rows of the whole that the part must have, and rows of the part that it must not have."""
+    """Rows of the whole that the part must have (`need`), and rows of the part that it must not have (`bad`)."""
 
     need: Mask
     bad: Mask
@@ -93,18 +93,18 @@ class Demand:
         return bool(self.need.any() or self.bad.any())
 
     def open_at(self, site: Site) -> Demand:
-        """What of it is not met."""
+        """Return the part of the demand that is not met yet."""
         return Demand(self.need & site.lacking, self.bad & site.excess)
 
 
 Sites = dict[int, Site]
-"""By the identity of the node."""
+"""The sites of a graph, by the ID of the node."""
 Demands = Iterator[tuple[Site, Demand]]
 
 
 @dataclass(frozen=True, eq=False)
 class TraceRequest:
-    """A demand at an operator, with what it takes to say what that means for those below it."""
+    """A demand at an operator, with the sites that are needed to translate it to the operator's inputs."""
 
     site: Site
     demand: Demand
@@ -112,24 +112,24 @@ class TraceRequest:
     evaluator: Evaluator
 
     def below(self, node: g.Node) -> Site:
-        """An operator that it reads."""
+        """Return the site of an input node."""
         return self.sites[id(node)]
 
     def rows(self) -> pa.RecordBatch:
-        """All rows that are asked for."""
+        """Return all rows that the demand names."""
         site, demand = self.site, self.demand
         asked = [site.whole.delta.filter(demand.need).rows, site.part.delta.filter(demand.bad).rows]
         return concat_rows(asked, site.node.schema)
 
     def keys(self, key: Sequence[int]) -> Ids:
-        """The keys of all rows that are asked for, by some columns of the output."""
+        """Return the keys of all rows that the demand names, by some columns of the output."""
         return joined(
             chosen(key_ids(self.site.whole.delta, key), self.demand.need),
             chosen(key_ids(self.site.part.delta, key), self.demand.bad),
         )
 
     def origins(self, node: g.Node) -> Demand:
-        """The rows of its input from which the rows come that are asked for, where each comes from a single one."""
+        """Return the input rows from which the demanded rows come, where each comes from a single input row."""
         below = self.below(node)
         return Demand(
             _origins(self.site.whole, self.demand.need, below.whole),
@@ -138,20 +138,20 @@ class TraceRequest:
 
 
 def of_groups(below: Site, key: Sequence[int], groups: Ids) -> Demand:
-    """All rows of some groups."""
+    """Return the demand for all rows of some groups."""
     return Demand(
         among(key_ids(below.whole.delta, key), groups), among(key_ids(below.part.delta, key), groups)
     )
 
 
 def column_ids(output: OperatorOutput, wanted: Mask, start: int, end: int) -> Ids:
-    """What stands for some columns of some rows."""
+    """Return an ID for some columns of the rows in `wanted`."""
     rows = output.delta.filter(wanted)
     return row_ids(rows.rows.columns[start:end], len(rows))
 
 
 def _origins(output: OperatorOutput, wanted: Mask, below: OperatorOutput) -> Mask:
-    """The rows of its input from which rows of a linear operator come."""
+    """Return a mask of the input rows from which the rows in `wanted` of a linear operator come."""
     if not wanted.any():
         return np.zeros(len(below.delta), dtype=np.bool_)
     assert output.origin is not None

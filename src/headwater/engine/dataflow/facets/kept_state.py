@@ -1,8 +1,9 @@
-"""How many rows an operator has, what it keeps, and what bounds that: tables, or nothing, because it grows with a topic that only grows.
+"""The number of rows of an operator, its state, and what bounds the state.
 
-A topic without a key has a history and no current rows, so whatever is kept of each of its rows, or of each of their
-keys, is kept forever, unless rows that come too late are left out: then it can be let go of once the watermark has passed.
-Everything else is bounded: a table by the number of its keys, a single group by being one.
+State is bounded by tables, or unbounded if it grows with a topic that only grows. A topic without a key has a history
+and no current rows, so state per row or per key of such a topic is kept forever, unless late rows are excluded: then
+the state can be dropped once the watermark has passed it. All other state is bounded: a table by the number of its
+keys, a single group by being one group.
 """
 
 from __future__ import annotations
@@ -15,42 +16,42 @@ from headwater.operators import graph as g
 
 @dataclass(frozen=True)
 class Extent:
-    """How many rows something can have."""
+    """The bound of a number of rows."""
 
     topics: frozenset[str] = frozenset()
-    """Topics without a key: it has more rows with every record of them."""
+    """Topics without a key: the number of rows grows with every record of these topics."""
     tables: frozenset[str] = frozenset()
-    """Topics with a key: it has no more rows than they and each other have together."""
+    """Topics with a key: the number of rows is bounded by the sizes of these tables."""
     passing: frozenset[str] = frozenset()
-    """Topics without a key whose watermarks pass what it has, after which it is let go of."""
+    """Topics without a key whose watermarks bound the rows: rows are dropped once the watermark has passed them."""
 
     def __or__(self, other: Extent) -> Extent:
         return Extent(self.topics | other.topics, self.tables | other.tables, self.passing | other.passing)
 
     @property
     def bounded(self) -> bool:
-        """Whether no history lets it grow."""
+        """Whether the number of rows does not grow with the history of a topic."""
         return not self.topics
 
 
 @dataclass(frozen=True)
 class KeptState:
-    """What one operator keeps."""
+    """The state of one operator."""
 
     node: g.Node
     what: str
-    """In words, after "it keeps"."""
+    """Description of the state, as it reads after "it keeps"."""
     instead: str
-    """The nearest thing that keeps less."""
+    """The closest alternative that keeps less state."""
     extent: Extent
 
 
 ONE = Extent()
-"""No more rows than the query itself says."""
+"""A number of rows that is bounded by the query alone."""
 
 
 def together(extents: Iterable[Extent]) -> Extent:
-    """No more rows than all of these have."""
+    """Return the bound of rows that are combined from all of these."""
     found = ONE
     for extent in extents:
         found |= extent

@@ -1,7 +1,7 @@
-"""Which columns are a key: no two rows agree on them, whatever the data.
+"""Unique keys: sets of columns on which no two rows agree, whatever the data.
 
-A key is a set of columns, by position; the empty set says that there is one row at most. What is not found here may be a key
-all the same: only what follows from the operators counts.
+A key is a set of column indices; the empty set means that there is at most one row. Only keys that follow from the
+operators are found, so there may be others.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 Keys = frozenset[frozenset[int]]
-"""Keys, none of which holds another."""
+"""Minimal keys: no key contains another."""
 NONE: Keys = frozenset()
 
 
 def least(keys: Iterable[frozenset[int]]) -> Keys:
-    """The keys that hold no other."""
+    """Return the keys that contain no other key."""
     known = frozenset(keys)
     return frozenset(key for key in known if not any(other < key for other in known))

@@ -1,18 +1,18 @@
-"""Operators: one file per kind of operator, with all that is known of it.
+"""Operators: one file per kind of operator, with all properties of the kind.
 
-A file has the class that runs (unless `keyed_operators` has it, for Spark tasks), and an `OperatorKind`: how
+A file has the class that runs (or `keyed_operators` has it, for Spark tasks), and an `OperatorKind`: how
 the operator is built from its graph node, explained, traced, expired, pruned and retracted. `registry` has one
-line per kind; walks over graphs ask `kind_of(node)` and match on no type of node themselves.
+line per kind; code that walks graphs calls `kind_of(node)` instead of matching on types of nodes.
 
 Called by modules of engine.dataflow, engine.collections, engine.deletion, lineage, views; imports core,
 engine.dataflow, operators, plan, spark.
 
 In import order, bottom to top:
 
-    operator_kind      `OperatorKind`: what is known of a kind of operator, with defaults
+    operator_kind      `OperatorKind`: the properties of a kind of operator, with defaults
     linear_nodes       sources, constants, maps and unions
     aggregate          groups with aggregate functions
-    sessions           rows with the session that each is in
+    sessions           rows with their sessions
     session_aggregate  sessions with aggregate functions, of rows that are never retracted
     rank               the first rows of each group
     join               pairs of rows, by equal keys or by a range
@@ -22,6 +22,6 @@ In import order, bottom to top:
     versions           versions of the rows of a table
     fold               the state of a user's fold for each key
     percolator         documents matched with stored queries
-    close              rows shown once they are final
+    close              rows emitted once they are final
     registry           `kind_of`: the kind of a graph node
 """

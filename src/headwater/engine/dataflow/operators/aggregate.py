@@ -102,7 +102,7 @@ class AggregateKind(OperatorKind[g.AggregateNode]):
 
 
 def kernel_function(function: g.MergeableFunction, *, append_only: bool) -> AggregateFunction:
-    """An aggregate function of a graph, as the kernels have it."""
+    """Return an aggregate function of a graph as a function of the aggregation kernels."""
     return AggregateFunction(
         function.kind,  # type: ignore[arg-type]
         function.args,
@@ -115,16 +115,17 @@ def kernel_function(function: g.MergeableFunction, *, append_only: bool) -> Aggr
 def group_origins(
     node: g.AggregateNode | g.SessionAggregate, given: Origins, customs: Sequence[g.CustomFunction] = ()
 ) -> Origins:
-    """Whose values the columns of groups are: those of the key as they are, and buffers made of values of any row of a group."""
+    """Return the origins of the columns of groups: key columns keep theirs, and buffers may contain values of any row
+    of the group."""
     keys = given[: node.keys]
     buffers = len(node.schema) - node.keys - len(customs)
     read = [f.args if f.filter is None else (*f.args, f.filter) for f in node.functions]
-    if buffers != len(read):  # some have several, and it is not told here which
+    if buffers != len(read):  # some functions have several buffers, and which is not available here
         read = [tuple(column for columns in read for column in columns)] * buffers
     read += [custom.args for custom in customs]
     return (*keys, *(of_group(all_of(given[c] for c in columns), keys) for columns in read))
 
 
 def is_window(kind: pa.DataType) -> bool:
-    """Whether a column of this type has windows: from when, and until when."""
+    """Whether a column of this type contains windows, as structs of their start and end."""
     return pa.types.is_struct(kind) and [field.name for field in kind] == ["start", "end"]

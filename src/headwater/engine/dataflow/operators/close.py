@@ -1,4 +1,4 @@
-"""EMIT ON CLOSE: rows are shown once the watermarks have reached the time from which they are final."""
+"""EMIT ON CLOSE: rows are emitted once the watermarks have reached the time from which they are final."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headwater.operators.zset.runs import Run
 
 
 class CloseKind(OperatorKind[g.Close]):
-    """The last operator of a view that shows only rows that are final."""
+    """The last operator of a view that emits only final rows."""
 
     def build(self, node: g.Close, context: BuildContext) -> Operator:
         return CloseOperator(node, context.name)
@@ -58,7 +58,7 @@ class CloseKind(OperatorKind[g.Close]):
 
 
 class CloseOperator(Operator):
-    """Rows that wait until they are final: unlike all other operators it moves with the watermarks too."""
+    """Holds rows until they are final; unlike all other operators, it advances with the watermarks too."""
 
     def __init__(self, node: g.Close, name: str) -> None:
         self._node = node
@@ -67,11 +67,11 @@ class CloseOperator(Operator):
         self.slots = (ArrangementSpec(f"{name}.waiting", "ordered", key, order, node.input.schema),)
 
     def step_at(self, given: Delta, waiting: Runs, watermarks: Mapping[str, int]) -> tuple[Delta, Run]:
-        """The change of what is final at these watermarks, and a run for what waits."""
+        """Return the change of the final rows at these watermarks, and a run for the rows that are not final yet."""
         levels = emit_on_close.levels(self._node.domains, watermarks)
         return emit_on_close.close(waiting, given, levels, self._node.schema)
 
 
 def waited_for(node: g.Close) -> str:
-    """The topics whose watermarks it waits for, in words."""
+    """Return the topics whose watermarks the operator waits for, as text for EXPLAIN."""
     return " and ".join(dict.fromkeys(topic for domain in node.domains for topic in domain))

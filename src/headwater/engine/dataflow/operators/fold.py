@@ -1,4 +1,4 @@
-"""Folds: the state that a user's step makes of the rows of each key, in the order of the log."""
+"""Folds: for each key, the state that a user's step function computes from its rows, in the order of the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headwater.operators.zset.runs import Run, contents_latest
 
 
 class FoldKind(OperatorKind[g.FoldNode]):
-    """CREATE FOLD: a row per key, which its records cannot be taken out of again."""
+    """CREATE FOLD: a row per key; records cannot be retracted from it."""
 
     keeps_output = True
 

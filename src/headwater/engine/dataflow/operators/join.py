@@ -1,4 +1,4 @@
-"""Joins: pairs of rows of two inputs whose keys are equal, or of which one lies in a range of the other."""
+"""Joins: pairs of rows of two inputs whose keys are equal, also with a value of one row in a range of the other."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from headwater.operators.zset.runs import Run, contents
 from headwater.plan.relations.relations import Bound
 
 ONE_SIDED = ("semi", "anti", "existence")
-"""Joins that show rows of the left side alone, at most with whether they have a match."""
+"""Joins that output rows of the left side only, at most with a flag that says whether they have a match."""
 
 
 class JoinKind(OperatorKind[g.Join]):
     """JOIN of all kinds, IN and EXISTS, scalar subqueries."""
 
     def build(self, node: g.Join, context: BuildContext) -> Operator:
-        """A join, which is divisible if its condition can be asked without a JVM: tasks have none."""
+        """Build the join; it is divisible if its condition can be evaluated without a JVM, because tasks have none."""
         condition: Condition | None = _arrow_condition(node.condition)
         divisible = node.condition is None or condition is not None
         if node.condition is not None and condition is None:
@@ -69,7 +69,7 @@ class JoinKind(OperatorKind[g.Join]):
         return JoinOperator(equal, condition, sides, divisible=divisible)
 
     def is_unread(self, node: g.Join, reader: g.Map) -> bool:
-        """Whether nobody sees where the ranges of the right side end."""
+        """Whether no reader uses the ends of the right side's ranges."""
         if node.kind not in ("inner", "left") or node.range is None or not node.range.ends:
             return False
         ends = {len(node.left.schema) + column for column in node.range.ends}
@@ -128,7 +128,7 @@ class JoinKind(OperatorKind[g.Join]):
         width = len(node.left.schema)
         moved = {frozenset(column + width for column in key) for key in right}
         found: set[frozenset[int]] = {one | other for one in left for other in moved}
-        # a row that meets one row of the other side at most is there once
+        # a row that has at most one match on the other side occurs once
         if node.kind in ("inner", "left") and (node.at_most_one or _hold_a_key(node.right_key, right)):
             found |= left
         if node.kind in ("inner", "right") and _hold_a_key(node.left_key, left):
@@ -139,7 +139,7 @@ class JoinKind(OperatorKind[g.Join]):
         left, right = below
         if node.kind in ONE_SIDED:
             return (*left, *(PLAIN,) * (len(node.schema) - len(left)))
-        # Where both sides are there their keys are equal; where one is not, its private values are NULL.
+        # Where both sides are present, their keys are equal; where one is missing, its private values are NULL.
         for one, other in zip(node.left_key, node.right_key, strict=True):
             both = left[one].tells | right[other].tells
             if node.kind in ("inner", "left"):
@@ -149,7 +149,8 @@ class JoinKind(OperatorKind[g.Join]):
         return (*left, *right)
 
     def input_slices(self, node: g.Join, one: Slice) -> Sequence[Slice]:
-        """Of a side that can be padded with NULLs only the key tells which of its rows are meant, and from the other side."""
+        """Return the slices of both sides; for a side that may be padded with NULLs, only its key restricts the rows,
+        and only by values from the other side."""
         width = len(node.left.schema)
         left = {c: v for c, v in one.items() if c < width and node.kind not in ("right", "full")}
         right = {c - width: v for c, v in one.items() if c >= width and node.kind in ("inner", "right")}
@@ -167,7 +168,7 @@ class JoinKind(OperatorKind[g.Join]):
 
 
 class _ScalarJoin(JoinOperator):
-    """A join with the one row of a subquery."""
+    """A join with the single row of a scalar subquery."""
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
         output, (left, right) = super().step(inputs, state)
@@ -186,7 +187,7 @@ def _hold_a_key(columns: tuple[int, ...], keys: Keys) -> bool:
 
 
 def _arrow_condition(condition: g.Expression | None) -> ArrowCondition | None:
-    """A condition that can be asked without a JVM, if it can."""
+    """Return the condition as one that is evaluated without a JVM; None if that is not possible."""
     bound = None if condition is None else condition.handle
     if condition is None or not isinstance(bound, Bound) or may_fail(bound.expression):
         return None
@@ -195,7 +196,7 @@ def _arrow_condition(condition: g.Expression | None) -> ArrowCondition | None:
 
 
 class _JoinTrace:
-    """Rows of a join traced back: pairs, and rows of one side that show whether they have a match."""
+    """Traces rows of a join back: pairs, and rows of one side that show whether they have a match."""
 
     def __init__(self, node: g.Join, request: TraceRequest) -> None:
         self._node = node
@@ -205,7 +206,7 @@ class _JoinTrace:
         self._spec = join.JoinSpec(node.kind, node.left_key, node.right_key)
 
     def back(self, site: Site, demand: Demand) -> Demands:
-        """What a demand means for both sides."""
+        """Translate a demand into demands on both sides."""
         for side, below in enumerate(self._sides):
             if side and not self._spec.shows_pairs:
                 need, bad = below.nothing.need, below.nothing.bad
@@ -219,8 +220,10 @@ class _JoinTrace:
             yield self._sides[0], self._partners(site, demand, 1)
 
     def _halves(self, output: OperatorOutput, wanted: Mask, side: int) -> Ids:
-        """The rows of one side that joined rows show. NULLs alone are padding, since a NULL in a key matches nothing;
-        but if the other side is no more than NULLs either, a row that is so has no match.
+        """Return IDs of one side's rows in joined rows.
+
+        A half with only NULLs is padding, because a NULL in a key matches nothing. If the other half has only NULLs
+        too, it is a real row without a match.
         """
         shown = output.delta.filter(wanted)
         rows = _half(shown, side, self._width)
@@ -233,7 +236,7 @@ class _JoinTrace:
         return row_ids(rows.rows.columns, len(rows))
 
     def _partners(self, site: Site, demand: Demand, side: int) -> Demand:
-        """Rows of the other side by which rows of this one have, or do not have, a match."""
+        """Return the demand for rows of the other side because of which rows of this side have a match, or have none."""
         mine = self._sides[side].node.schema
         other = self._sides[1 - side]
         need, bad = other.nothing.need, other.nothing.bad
@@ -254,7 +257,7 @@ class _JoinTrace:
         return Demand(need, bad)
 
     def _matched(self, rows: Delta, side: int) -> Mask:
-        """Which rows show that they have a match."""
+        """Return a mask of the rows that show that they have a match."""
         kind = self._node.kind
         if kind in ("semi", "anti"):
             return np.full(len(rows), kind == "semi")
@@ -264,7 +267,8 @@ class _JoinTrace:
         return ~_all_null(_half(rows, 1 - side, self._width))
 
     def _matching(self, rows: Delta, side: int, other: OperatorOutput, *, one: bool = False) -> Mask:
-        """The rows of the other side that match some of these; `one` for each is enough."""
+        """Return a mask of the other side's rows that match any of these rows; with `one`, one match for each row is
+        enough."""
         spec = join.JoinSpec("inner", self._spec.left_key, self._spec.right_key)
         sides = (other.delta, rows) if side else (rows, other.delta)
         condition = None
@@ -280,7 +284,7 @@ class _JoinTrace:
 
 
 def _half(rows: Delta, side: int, width: int) -> Delta:
-    """The columns of one side of joined rows."""
+    """Return the columns of one side of joined rows."""
     names = rows.rows.schema.names
     columns = rows.rows.columns[width:] if side else rows.rows.columns[:width]
     return Delta(pa.RecordBatch.from_arrays(columns, names=names[: len(columns)]), rows.weights)

@@ -1,4 +1,4 @@
-"""Linear operators: sources, constants, maps and unions. They keep nothing, and treat each row alone."""
+"""Linear operators: sources, constants, maps and unions. They have no state, and process each row independently."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from headwater.plan.relations.relations import NotIn
 
 
 class SourceNodeKind(OperatorKind[g.SourceNode]):
-    """A topic or a view that is read. Whoever walks a graph knows what its sources are: the kind knows nothing of them."""
+    """A topic or a view that is read. Properties of sources are added by the code that walks a graph, not by this kind."""
 
     is_linear = True
 
@@ -52,7 +52,7 @@ class SourceNodeKind(OperatorKind[g.SourceNode]):
 
 
 class ConstantKind(OperatorKind[g.Constant]):
-    """Rows of the SQL itself."""
+    """Literal rows of the SQL text."""
 
     is_linear = True
 
@@ -81,7 +81,7 @@ class _Constant(Operator):
 
 
 class MapKind(OperatorKind[g.Map]):
-    """Steps on each row: filters, projections, generators."""
+    """Row-wise steps: filters, projections, generators."""
 
     is_linear = True
 
@@ -139,7 +139,8 @@ class MapKind(OperatorKind[g.Map]):
     def replay(
         self, node: g.Map, operator: Operator, inputs: Sequence[Delta], watermarks: Mapping[str, int]
     ) -> OperatorOutput:
-        """Steps carry the weights of rows along: numbered, they tell where each row that comes out came from."""
+        """Replay the steps over rows whose weights are their numbers: steps keep weights, so they identify each output
+        row's origin."""
         (given,) = inputs
         if not len(given):
             return OperatorOutput(Delta.empty(node.schema), np.zeros(0, dtype=np.int64))
@@ -155,8 +156,8 @@ class MapKind(OperatorKind[g.Map]):
         below, found = request.below(node.input), request.origins(node.input)
         first = node.steps[0]
         if isinstance(first, g.Filter) and isinstance(first.condition.handle, NotIn):
-            # NOT IN joins its rows with a tally of what they are compared with. Over no more than a row itself the tally
-            # is another, and the row is there all the same.
+            # NOT IN joins its rows with a tally of the rows that they are compared with. If only a row itself is
+            # replayed, the tally is different, and the row is emitted regardless.
             assert isinstance(node.input, g.Join)
             rows = request.below(node.input.left)
             wanted = among(rows.whole.ids, column_ids(below.whole, found.need, 0, len(rows.node.schema)))
@@ -181,7 +182,7 @@ class _Map(Operator):
 
 
 def _passes_all(node: g.Map, *, ranks_unread: bool) -> bool:
-    """Whether it passes on every column, so that rows which differ still do; ranks that nobody reads do not differ."""
+    """Whether the Map passes on every column, so that distinct rows stay distinct; unread ranks do not make rows distinct."""
     origins: list[int | None] = list(range(len(node.input.schema)))
     for step in node.steps:
         if isinstance(step, g.Project):

@@ -17,7 +17,7 @@ from headwater.operators.zset.runs import Run
 
 
 class RowPatternKind(RegroupKind):
-    """A `Regroup` whose function is a `RowPattern`: its partitions are groups that a kernel knows more of."""
+    """A `Regroup` whose function is a `RowPattern`: its groups are partitions, for which there is a kernel."""
 
     def build(self, node: g.Regroup, context: BuildContext) -> Operator:
         return _RowPattern(node.evaluate, context)

@@ -1,7 +1,7 @@
-"""`OperatorKind`: what is known of a kind of operator, one method for each thing that others ask of it.
+"""`OperatorKind`: the properties of a kind of operator, one method for each.
 
-A method with a default is one that most kinds need not define; the default is safe, if not the best that could be said. Methods are
-given a node of the graph and are pure: what they say depends on nothing else.
+Methods with a default need not be defined by most kinds; the default is safe, though not always the tightest answer.
+Methods get a node of the graph and are pure: their results depend on nothing else.
 """
 
 from __future__ import annotations
@@ -28,65 +28,66 @@ from headwater.operators.zset.delta import Delta
 N = TypeVar("N", bound=g.Node)
 
 Retraction = Literal["rows", "groups", "rebuild"]
-"""What becomes of an operator when a deletion takes rows from its input. `rows`: it takes back any row. `groups`: it keeps too little for that,
-and the groups of these rows are computed again from the log. `rebuild`: neither is possible, and the view is rebuilt."""
+"""How an operator handles a deletion of rows from its input. `rows`: it retracts any row. `groups`: its state is insufficient
+for that, and the groups of these rows are recomputed from the log. `rebuild`: neither is possible, and the view is rebuilt."""
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What an operator is built with, beside its node."""
+    """The arguments with which an operator is built, apart from its node."""
 
     name: str
-    """What the names of its arrangements begin with."""
+    """Prefix of the names of the operator's arrangements."""
     evaluator: Evaluator
     unread: frozenset[int]
-    """The identities of the nodes of the graph of which some output is not read (`pruning`)."""
+    """IDs of the nodes of the graph some output of which is not read (`pruning`)."""
 
 
 class OperatorKind(ABC, Generic[N]):
-    """What is known of one kind of operator, whose nodes are `N`."""
+    """The properties of one kind of operator, whose nodes are `N`."""
 
     is_linear: ClassVar[bool] = False
-    """Whether it keeps nothing, and each row that comes out is made of a single row that went in."""
+    """Whether the operator has no state, and each output row is computed from a single input row."""
     keeps_output: ClassVar[bool] = False
-    """Whether what it keeps says all that it has put out (`Operator.shown`)."""
+    """Whether the state determines the complete output (`Operator.shown`)."""
     recomputes_without_key: ClassVar[bool] = False
-    """Whether its only group can be computed again where it has no key."""
+    """Whether the only group of an operator without a key can be recomputed."""
 
     # --- running ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def build(self, node: N, context: BuildContext) -> Operator:
-        """The operator, ready to run."""
+        """Return the operator, ready to run."""
 
     def with_map_below(
         self, node: N, operator: Operator, evaluator: Evaluator
     ) -> WindowPreaggregation | None:
-        """The operator and the Map that it alone reads as one step, where that is cheaper."""
+        """Return the operator and the Map that only it reads as one step, if that is cheaper; else None."""
         return None
 
     def is_unread(self, node: N, reader: g.Map) -> bool:
-        """Whether a Map above it does not read that part of its output which it need not compute then."""
+        """Whether a Map above the operator does not read a part of its output that need not be computed then."""
         return False
 
     # --- EXPLAIN ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def title(self, node: N) -> str:
-        """The operator in one line of text."""
+        """Return a one-line description of the operator."""
 
     def final_when(self, node: N) -> str:
-        """What a watermark has done when a row of the operator is final, in words, after "has"."""
+        """Return the condition that a watermark has met when a row of the operator is final, as it reads after "has"."""
         return "passed all that could still change it"
 
     # --- state -----------------------------------------------------------------------------------------------------
 
     def row_extent(self, node: N, below: Sequence[Extent]) -> Extent:
-        """How many rows it has, given how many each input has."""
+        """Return the bound of the operator's rows, given the bounds of its inputs."""
         return together(below)
 
     def kept_state(self, node: N, below: Sequence[Extent]) -> Iterable[KeptState]:
-        """What it keeps and what that grows with, given how many rows each input has; what most changes reach comes first."""
+        """Return the operator's state and its bounds, given the bounds of its inputs; the state that most changes touch
+        comes first."""
         if self.is_linear:
             return ()
         return [
@@ -97,49 +98,51 @@ class OperatorKind(ABC, Generic[N]):
     # --- deletion --------------------------------------------------------------------------------------------------
 
     def retraction(self, node: N) -> Retraction:
-        """How rows are taken from it that a deletion takes from its input."""
+        """Return how rows that a deletion removes from the input are removed from the operator."""
         return "rebuild"
 
     def lookup_keys(self, node: N) -> Sequence[tuple[int, ...]] | None:
-        """The columns of each input that the operator looks its state up by; None if it has no such key."""
+        """Return the columns of each input by which the operator looks up its state; None if it has no such key."""
         return None
 
     # --- columns ---------------------------------------------------------------------------------------------------
 
     def shown_columns(self, node: N) -> Mapping[int, int]:
-        """Columns of its output that are columns of its first input, unchanged: which of that each is."""
+        """Return the output columns that are unchanged columns of the first input: output index to input index."""
         return {}
 
     def group_key(self, node: N) -> Sequence[int]:
-        """The columns of its output that are the key of the group of which each row is the result; none if it has no groups."""
+        """Return the output columns that are the key of each row's group; empty if the operator has no groups."""
         return ()
 
     def partition_key(self, node: N) -> Sequence[int]:
-        """The columns of its input by which it takes rows together of which it shows each; none if it does not."""
+        """Return the input columns by which the operator partitions rows that it outputs each; empty if it does not
+        partition."""
         return ()
 
     def contents_key(self, node: N) -> tuple[int, ...] | None:
-        """The columns that a view is arranged by of which it is the last operator, if neither group nor partition says."""
+        """Return the columns by which a view is arranged that ends in the operator, if neither group nor partition key
+        applies."""
         return None
 
     def unique_keys(self, node: N, below: Sequence[Keys]) -> Keys:
-        """The keys of its output, given those of each input."""
+        """Return the unique keys of the output, given those of each input."""
         return NONE
 
     def column_origins(self, node: N, below: Sequence[Origins]) -> Origins:
-        """Whose private values each column of its output is made of, given that of the columns of each input."""
+        """Return the origins of the output columns, given those of each input."""
         return unknown(node.schema, below)
 
     # --- lineage ---------------------------------------------------------------------------------------------------
 
     def input_slices(self, node: N, one: Slice) -> Sequence[Slice]:
-        """The slice of each input on which the rows of a slice of its output depend."""
+        """Return, for each input, the slice on which the rows of a slice of the output depend."""
         return [{}] * len(node.inputs)
 
     def replay(
         self, node: N, operator: Operator, inputs: Sequence[Delta], watermarks: Mapping[str, int]
     ) -> OperatorOutput:
-        """All that it puts out over all rows of its inputs, from no state."""
+        """Return the complete output over all rows of the inputs, computed without state."""
         output = Delta.empty(node.schema)
         if any(len(d) for d in inputs):
             output, _ = operator.begin(inputs, [() for _ in operator.slots])
@@ -150,7 +153,7 @@ class OperatorKind(ABC, Generic[N]):
         return OperatorOutput(output.renamed(renamed(output.rows, node.schema)))
 
     def trace(self, node: N, request: TraceRequest) -> Demands:
-        """What a demand at it means for the operators that it reads; by default, that all of their rows matter."""
+        """Translate a demand at the operator to its inputs; by default, all of their rows are demanded."""
         for child in node.inputs:
             below = request.below(child)
             need, bad = len(below.whole.delta), len(below.part.delta)
@@ -158,5 +161,5 @@ class OperatorKind(ABC, Generic[N]):
 
 
 def column_names(schema: pa.Schema, columns: Iterable[int]) -> str:
-    """The names of some columns, as EXPLAIN lists them."""
+    """Return the names of some columns, as EXPLAIN lists them."""
     return ", ".join(schema.field(c).name for c in columns)

@@ -1,4 +1,4 @@
-"""The percolator: documents matched with the queries that are stored at their place in the log."""
+"""The percolator: documents matched with the queries that are stored at the document's position in the log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PercolatorKind(OperatorKind[g.Meet]):
         return [query, {known[c]: v for c, v in one.items() if c in known}]
 
     def trace(self, node: g.Meet, request: TraceRequest) -> Demands:
-        """The documents of matches, and all records of their queries."""
+        """Demand the documents of the matches, and all records of their queries."""
         wanted = request.rows()
         documents, queries = request.below(node.documents), request.below(node.queries)
         ids = row_ids([wanted.column(1)], wanted.num_rows)

@@ -41,7 +41,7 @@ class RankKind(OperatorKind[g.Rank]):
         return RankOperator(spec, node.input.schema, context.name)
 
     def is_unread(self, node: g.Rank, reader: g.Map) -> bool:
-        """Whether rows are only picked by their ranks, none of which is shown."""
+        """Whether rows are only filtered by their ranks, and no rank is in the output."""
         if not node.shows_rank:
             return False
         column = len(node.schema) - 1
@@ -92,8 +92,10 @@ class RankKind(OperatorKind[g.Rank]):
         return [{c: v for c, v in one.items() if c in node.key}]
 
     def trace(self, node: g.Rank, request: TraceRequest) -> Demands:
-        """The rows of the group up to the last one that is asked for; of a row that ranks too high, those that go before
-        it, as far as they are ranked at all.
+        """Demand the rows of the group up to the last demanded row.
+
+        For a row that ranks too high in the part, demand the rows that precede it in the whole, as far as they are
+        ranked at all.
         """
         below, site, demand = request.below(node.input), request.site, request.demand
         width = len(node.input.schema)
@@ -107,7 +109,7 @@ class RankKind(OperatorKind[g.Rank]):
         np.maximum.at(last, ranked.group[marked[members]], ranked.place[marked[members]])
         before = ranked.place <= last[ranked.group]
         if node.function != "row_number":
-            # rows of one rank do not go before each other
+            # rows of equal rank do not precede each other
             before = (ranked.place < last[ranked.group]) | marked[members]
         need = np.zeros(len(keys), dtype=np.bool_)
         need[members[before & (ranked.ahead < node.limit)]] = True
@@ -116,9 +118,9 @@ class RankKind(OperatorKind[g.Rank]):
 
 @dataclass(frozen=True, eq=False)
 class _Ranked:
-    """Of each row its group, its place in the order of the group, and what its rank counts ahead of it.
+    """For each row: its group, its position in the order of the group, and the number that its rank counts ahead of it.
 
-    Rows that have one rank have one place.
+    Rows of equal rank have equal positions.
     """
 
     group: Indices
@@ -148,7 +150,7 @@ def _column_order(node: g.Rank) -> tuple[ColumnOrder, ...]:
 
 
 def _bounds(condition: g.Expression, column: int, limit: int) -> bool:
-    """Whether a condition asks no more of the rank than that it is at most some number, which all up to `limit` are."""
+    """Whether a condition only bounds the rank from above, by a number that no rank up to `limit` exceeds."""
     if not isinstance(condition.handle, Bound):
         return False
     rank = identity(condition.handle.attributes[column])
@@ -160,7 +162,7 @@ def _bounds(condition: g.Expression, column: int, limit: int) -> bool:
 
 
 def _greatest(term: Jvm, rank: int) -> int:
-    """The k of `rank <= k` or `rank < k + 1`; below all ranks if it is another condition."""
+    """Return the k of `rank <= k` or `rank < k + 1`; -1, below all ranks, for any other condition."""
     if kind(term) not in ("LessThanOrEqual", "LessThan"):
         return -1
     left, right = children_of(term)

@@ -1,4 +1,4 @@
-"""The table of all kinds of operator: one line for each, and nothing else knows which there are."""
+"""The registry of operator kinds: one line per kind, and the only list of them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ KINDS: Mapping[type, OperatorKind[Any]] = {
     g.Meet: PercolatorKind(),
     g.Close: CloseKind(),
 }
-"""By the class of the node. MATCH_RECOGNIZE is a `Regroup` in the graph: its kind is that of the pattern which it evaluates."""
+"""By the class of the node. MATCH_RECOGNIZE is a `Regroup` in the graph; its kind is that of the pattern that it evaluates."""
 
 
 def kind_of(node: g.Node) -> OperatorKind[Any]:
-    """What is known of the operator of a node."""
+    """Return the kind of the operator of a node."""
     if isinstance(node, g.Regroup) and isinstance(node.evaluate, g.RowPattern):
         return KINDS[g.RowPattern]
     return KINDS[type(node)]

@@ -1,4 +1,4 @@
-"""Functions of whole groups, computed again for the groups that a change touches: by Spark, or by the aggregation kernel."""
+"""Functions of whole groups, recomputed for the groups that a change touches: by Spark, or by the aggregation kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from headwater.spark.catalyst import items, kind
 
 
 class RegroupKind(OperatorKind[g.Regroup]):
-    """Window functions without a kernel, percentiles, lists, users' aggregates that cannot retract."""
+    """Window functions without a kernel, percentiles, lists, and users' aggregates that cannot retract rows."""
 
     def build(self, node: g.Regroup, context: BuildContext) -> Operator:
         return _Regroup(node, context)
@@ -92,7 +92,7 @@ class RegroupKind(OperatorKind[g.Regroup]):
         given: OperatorOutput,
         evaluator: Evaluator,
     ) -> Ids:
-        """The keys of the groups that gave some rows."""
+        """Return the keys of the groups that have output the rows in `wanted`."""
         if not wanted.any():
             return row_ids([], 0)
         if not node.key:
@@ -143,14 +143,14 @@ class _Regroup(Operator):
 
 
 def _compiled(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """The function of a group's rows, for many groups at once."""
+    """Compile the function of a group's rows, for many groups at once."""
     if isinstance(node.evaluate, g.AggregateNode):
         return _aggregated(node.evaluate)
     return compile_groups(node.evaluate, node.schema, evaluator)
 
 
 def _aggregated(node: g.AggregateNode) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Users' aggregates that cannot take rows back: the aggregation kernel, from nothing."""
+    """Compile users' aggregates that cannot retract rows: the aggregation kernel, run without state."""
     functions = tuple(kernel_function(f, append_only=True) for f in node.functions)
     customs = tuple(c.handle for c in node.customs)
     spec = aggregate.AggregateSpec(node.input.schema, node.keys, functions, customs)
@@ -167,7 +167,7 @@ def _aggregated(node: g.AggregateNode) -> Callable[[pa.RecordBatch], pa.RecordBa
 
 
 def _with_keys(node: g.Regroup, evaluator: Evaluator) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """The same function of groups, with the key of the group behind what it gives."""
+    """Compile the node's function of groups, with the key of the group appended to each output row."""
     evaluation: Evaluation = node.evaluate
     c, plan = evaluator.catalyst, evaluation.plan
     keys = [c.alias(e, f"key_{i}") for i, e in enumerate(items(plan.groupingExpressions()))]

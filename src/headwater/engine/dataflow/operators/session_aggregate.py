@@ -1,4 +1,4 @@
-"""Aggregation of sessions: a row per session, of rows that are never retracted and so need not be kept."""
+"""Aggregation of sessions: a row per session. Input rows are never retracted, so they need not be kept."""
 
 from __future__ import annotations
 

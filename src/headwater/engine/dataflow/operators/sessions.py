@@ -1,4 +1,4 @@
-"""Sessions: every row, with the interval of the session that it is in."""
+"""Sessions: every row with the interval of its session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headwater.operators.zset.delta import Delta
 
 
 class SessionsKind(OperatorKind[g.Sessions]):
-    """session_window(...), below the aggregate that groups by it."""
+    """session_window(...), below the aggregate that groups by sessions."""
 
     def build(self, node: g.Sessions, context: BuildContext) -> Operator:
         return SessionsOperator(SessionSpec(node.input.schema, node.key, node.column), context.name)
@@ -59,8 +59,10 @@ class SessionsKind(OperatorKind[g.Sessions]):
 def trace_sessions(
     node: g.Sessions | g.SessionAggregate, key: Sequence[int], request: TraceRequest
 ) -> Demands:
-    """All rows of the sessions that are asked for. One that the part has and the whole has not is a piece of a session of
-    the whole, or of several: of these all rows are needed.
+    """Demand all rows of the sessions that are named.
+
+    A session that exists in the part but not in the whole is a fragment of one or more sessions of the whole, whose
+    rows are all needed.
     """
     below, site, demand = request.below(node.input), request.site, request.demand
     columns = [*(c for c in key if c != node.column), node.column]
@@ -72,7 +74,7 @@ def trace_sessions(
 
 
 def _session_ids(output: OperatorOutput, columns: list[int]) -> Ids:
-    """What stands for the key and the session that each row belongs to; the session is the last of the columns."""
+    """Return an ID of the key and the session of each row; the last of `columns` is the session."""
     delta = output.delta
     *key, column = columns
     arrays = [*delta.rows.columns]

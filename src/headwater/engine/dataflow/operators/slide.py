@@ -75,7 +75,7 @@ class SlideKind(OperatorKind[g.Slide]):
         return [{c: v for c, v in one.items() if c in node.key}]
 
     def trace(self, node: g.Slide, request: TraceRequest) -> Demands:
-        """All rows in the frames of those that are asked for, which are themselves the first columns of what is shown."""
+        """Demand all rows in the frames of the named rows, which are themselves the first columns of the output."""
         below, width = request.below(node.input), len(node.input.schema)
         rows = request.rows().columns[:width]
         wanted = pa.RecordBatch.from_arrays(rows, schema=node.input.schema)

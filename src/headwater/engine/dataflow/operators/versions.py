@@ -1,4 +1,4 @@
-"""Versions of the rows of a table: each record, with when the next one of its key begins."""
+"""Versions of the rows of a table: each record, with the time at which the next record of its key begins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headwater.operators.zset.runs import Run
 
 
 class VersionsKind(OperatorKind[g.VersionsNode]):
-    """FOR SYSTEM_TIME, where records that are late are left out."""
+    """FOR SYSTEM_TIME in views that drop late records."""
 
     def build(self, node: g.VersionsNode, context: BuildContext) -> Operator:
         return _Versions(node, context.name)
@@ -31,7 +31,7 @@ class VersionsKind(OperatorKind[g.VersionsNode]):
         return [KeptState(node, what, instead, below[0])]
 
     def column_origins(self, node: g.VersionsNode, below: Sequence[Origins]) -> Origins:
-        # when the next record of the key begins
+        # the additional column is the begin of the next record of the key
         return (*below[0], *(PLAIN,) * (len(node.schema) - len(below[0])))
 
     def input_slices(self, node: g.VersionsNode, one: Slice) -> Sequence[Slice]:
