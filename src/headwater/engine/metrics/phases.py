@@ -6,23 +6,23 @@ import time
 from collections.abc import Mapping
 
 PLAN = "plan"
-"""Finding out which views there are, and planning those that are new."""
+"""Determining the current views, and planning new ones."""
 READ = "read"
 """Reading the new records of the log."""
 COMPUTE = "compute"
 """The operators, with their probes of the state."""
 WRITE = "write"
-"""Encoding the new runs, and handing them to the files."""
+"""Encoding the new runs, and passing them to the files."""
 MERGE = "merge"
-"""Merging runs that have become many."""
+"""Merging runs where there are too many."""
 COMMIT = "commit"
 """Making runs and manifest durable."""
 TIDY = "tidy"
-"""Removing what no tick needs any more, and letting go of records."""
+"""Removing files that no tick needs any more, and releasing records of the log."""
 
 
 class Phases:
-    """A stopwatch that runs for one phase at a time: a phase within another interrupts it."""
+    """A stopwatch for one phase at a time: a phase that is entered within another interrupts it."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -32,7 +32,7 @@ class Phases:
         self._made = self._since = time.perf_counter()
 
     def __call__(self, phase: str) -> Phases:
-        """Count what is done in a `with` of it to a phase."""
+        """Set the phase of the next `with` block over this object."""
         self._next = phase
         return self
 
@@ -46,12 +46,13 @@ class Phases:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """What each phase took so far."""
+        """Seconds spent in each phase so far."""
         return dict(self._seconds)
 
     @property
     def spans(self) -> Mapping[str, tuple[float, float]]:
-        """When each phase was first entered and last left, in seconds since this was made. They may overlap."""
+        """When each phase was first entered and last left, in seconds since the stopwatch was created. The spans may
+        overlap."""
         return dict(self._spans)
 
     def _count(self) -> None:

@@ -1,7 +1,7 @@
-"""Counts the records of the log that ticks take in, each once, however many views read it.
+"""Counting of the log records that ticks read, each once, however many views read it.
 
-Views that stand at the same place read a span of a topic together. A view that is new reads from the start of the topic, so that
-its span may overlap what the others read: what lies in both is counted once.
+Views at the same positions read a span of a topic together. A new view reads from the start of the topic, so its span
+may overlap spans of other views: the overlap is counted once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headwater.log.protocol import Log
 
 @dataclass(frozen=True)
 class ReadSpan:
-    """A span of a partition that was read, and how many records are in it. `incarnation` tells its topic from another of the name."""
+    """A span of a partition that was read, and its number of records. `incarnation` distinguishes topics of the same name."""
 
     topic: str
     incarnation: int
@@ -26,16 +26,16 @@ class ReadSpan:
 
 
 class TakenIn:
-    """The records that were taken in so far."""
+    """The number of distinct records that were read so far."""
 
     def __init__(self, log: Log) -> None:
         self.rows = 0
         self._log = log
         self._spans: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
-        """What was read of each partition: spans in order that neither overlap nor touch."""
+        """The spans that were read of each partition, in order; they neither overlap nor touch."""
 
     def add(self, reads: Iterable[ReadSpan]) -> None:
-        """Count the records of spans that were not counted before."""
+        """Count the records of spans that were not counted yet."""
         for read in reads:
             if read.begin >= read.end:
                 continue
@@ -47,13 +47,13 @@ class TakenIn:
             known[:] = _merged([*known, (read.begin, read.end)])
 
     def _count(self, read: ReadSpan, begin: int, end: int) -> int:
-        """The records between two offsets: fewer than offsets where compaction or punctuation left gaps."""
+        """Return the number of records between two offsets; gaps left by compaction or punctuation are not counted."""
         if read.rows == read.end - read.begin:
             return end - begin
         try:
             batches = self._log.read(read.topic, read.partition, begin, end, ["_offset"])
             return sum(batch.num_rows for batch in batches)
-        except GapError:  # removed meanwhile
+        except GapError:  # removed in the meantime
             return min(read.rows, end - begin)
 
 

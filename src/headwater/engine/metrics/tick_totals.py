@@ -1,7 +1,7 @@
-"""What the ticks of a workspace have cost so far, kept in the ticks themselves.
+"""Cumulative cost of the ticks of a workspace, stored in the manifests.
 
-Whoever reads the newest manifest can tell them, in whichever process, and they go on counting where an engine was restarted.
-What it takes to commit a tick is known only afterwards: it is in the manifests that come after, of the same engine.
+Any process can read it from the newest manifest, and counting continues after an engine restart. The duration of a
+tick's commit is known only after the commit, so it is included from the next manifest of the same engine on.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 from headwater.state.manifest import Manifest
 
 NAME = "figures"
-"""Under which a manifest has them, in `extra`."""
+"""Key of the totals in a manifest's `extra`."""
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of the durations that ticks are counted by; what is longer has a count of its own."""
+"""Upper bounds of the duration histogram; longer ticks have a bucket of their own."""
 _DIGITS = 6
 
 
 @dataclass(frozen=True)
 class TickFigures:
-    """One tick: the records that it took in, how long it took, and the seconds of each phase."""
+    """The cost of one tick: records read, duration, and seconds per phase."""
 
     tick: int
     rows: int
@@ -32,18 +32,19 @@ class TickFigures:
 
 @dataclass(frozen=True)
 class Figures:
-    """All ticks up to one, and that one."""
+    """The cumulative cost of all ticks so far, with the cost of the last one."""
 
     ticks: int = 0
     rows: int = 0
     seconds: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
     counts: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)
-    """How many ticks took at most as long as each of `BOUNDS_S`, and no less than the one before; then the rest."""
+    """Number of ticks per bucket: durations up to each of `BOUNDS_S` and above the bound before; the last bucket has
+    the longer ones."""
     last: TickFigures | None = None
 
     def and_then(self, tick: TickFigures) -> Figures:
-        """With one more tick."""
+        """Return the totals with one more tick."""
         counts = list(self.counts)
         counts[bisect_left(BOUNDS_S, tick.seconds)] += 1
         phases = dict(self.phases)
@@ -59,7 +60,7 @@ class Figures:
         )
 
     def document(self) -> dict[str, Any]:
-        """For a manifest."""
+        """Return the totals as a document for a manifest."""
         told: dict[str, Any] = {
             "ticks": self.ticks,
             "rows": self.rows,
@@ -74,7 +75,7 @@ class Figures:
 
 
 def figures_of(manifest: Manifest | None) -> Figures:
-    """What a manifest has of the ticks up to it; nothing if it is of a version that kept none."""
+    """Return the totals in a manifest; all zero if there is no manifest, or its version stored none."""
     told = manifest.extra.get(NAME) if manifest is not None else None
     if told is None:
         return Figures()

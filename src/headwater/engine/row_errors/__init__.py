@@ -7,5 +7,5 @@ In import order, bottom to top:
 
     diverted_rows        `on_error = 'divert'`: rows on which a view's expressions fail
     late_rows            late rows, found and reported in `<view>.late`
-    rejected_row_counts  counts of rows left out, and differences between two counts
+    rejected_row_counts  counts of excluded rows, and differences between two counts
 """

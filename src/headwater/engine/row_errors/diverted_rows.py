@@ -1,12 +1,13 @@
-"""Which rows of its topics a view takes in: under `on_error = 'divert'` all but those on which its own expressions fail.
+"""Admission of topic rows to a view: under `on_error = 'divert'`, rows on which the view's own expressions fail are excluded.
 
-A row is a topic's own as long as nothing but filters, projections, generators and unions have touched it: up to the
-first aggregate, join or window. An expression that fails there fails on one row, whenever it is evaluated, so that
-the row that fails when it comes fails when it goes. Such a row is taken out of all that the view reads, wherever in the
-query it failed, and is told of in the view's errors. An error elsewhere is of no single row.
+A row belongs to a topic as long as only filters, projections, generators and unions have processed it: up to the first
+aggregate, join or window. An expression that fails there fails on a single row, regardless of when it is evaluated, so
+a row that fails when it is inserted also fails when it is retracted. Such a row is excluded from everything that the
+view reads, wherever in the query it has failed, and is reported in the view's errors. An error after that point does
+not belong to a single row.
 
-Nothing is looked for before something has failed. Then every step is asked, once for all rows, on which it fails; what
-the error says is found out by evaluating one row of each kind.
+Rows are checked only after a step has failed. Then each linear step is evaluated once over all rows, to find those on
+which it fails; error messages are obtained by evaluating one row of each group of equal rows.
 """
 
 from __future__ import annotations
@@ -39,26 +40,25 @@ ERRORS = pa.schema(
         ("_row", pa.string()),
     ]
 )
-"""A view's errors: which record of which topic, what went wrong, and its columns as JSON."""
+"""Schema of a view's errors: the topic and position of the record, the error message, and the record's columns as JSON."""
 
 Failures = dict[int, str]
-"""By its place in a change: why a row fails."""
+"""By the index of a row in a change: the error message."""
 Reasons = Callable[[Delta], "list[str | None]"]
 
 
 @dataclass(frozen=True)
 class AdmittedRows:
-    """Changes of sources without the rows that fail, and what is told of those."""
+    """Changes of sources without the rows that fail, and the reports of those rows."""
 
     admitted: Mapping[str, Delta]
     errors: Delta
     failed: Mapping[str, int]
-    """By topic, how many rows more fail now than before."""
+    """By topic, the increase in the number of failing rows."""
 
 
 class Admission:
-    """Finds the rows that a view cannot take. `topics` has the columns that the view knows of each topic it reads, by what its graph
-    calls the topic."""
+    """Finds the rows that fail in a view. `topics` has, by the topic's name in the graph, the columns that the view knows."""
 
     def __init__(self, root: g.Node, topics: Mapping[str, Sequence[str]], evaluator: Evaluator) -> None:
         self.topics = topics
@@ -72,7 +72,7 @@ class Admission:
         self._maps: dict[int, list[_Step]] = {}
 
     def sorted_out(self, changes: Mapping[str, Delta]) -> AdmittedRows:
-        """Take the rows that fail out of the changes of topics, which have their positions as columns."""
+        """Exclude the rows that fail from the changes of topics; the changes must have position columns."""
         admitted, told, failed = dict(changes), [], {}
         for topic in self.topics:
             change = changes.get(topic)
@@ -96,7 +96,7 @@ class Admission:
         return found
 
     def _follow(self, node: g.Node, rows: Delta, found: Failures) -> None:
-        """Take rows as far as they are single rows of a topic; their weights are their places, from 1 on."""
+        """Evaluate the nodes above while rows are single rows of a topic; a row's weight is its number, from 1 on."""
         for above in self._above.get(id(node), ()):
             if not len(rows):
                 return
@@ -129,7 +129,7 @@ class Admission:
 
 
 class _Step:
-    """One step of a Map that goes on without the rows that it fails on."""
+    """One step of a Map, evaluated without the rows on which it fails."""
 
     def __init__(self, step: g.Step, run: LinearStep, evaluator: Evaluator) -> None:
         self._step = step
@@ -145,12 +145,12 @@ class _Step:
             rest = rows.filter(~self._noted(rows, self._looked_up(rows), self._said, found))
         try:
             return self._run(rest) if len(rest) else rest
-        except EvaluationError:  # the code of a user, which Spark cannot be asked about
+        except EvaluationError:  # the step calls a user's function, which Spark cannot evaluate
             rest = rest.filter(~self._noted(rest, self._tried(rest), self._all_said, found))
         return self._run(rest) if len(rest) else rest
 
     def _looked_up(self, rows: Delta) -> Mask:
-        """Where an expression fails, as Spark says."""
+        """Return a mask of the rows on which an expression fails, computed by Spark."""
         bound = self._bound()
         if not bound:
             return np.zeros(len(rows), dtype=np.bool_)
@@ -161,15 +161,15 @@ class _Step:
         return as_mask(self._failing(rows.rows, len(rows))[0])
 
     def _said(self, rows: Delta) -> list[str | None]:
-        """Why each row fails, as Spark says."""
+        """Return Spark's error message for each row."""
         return self._every.reasons(rows.rows, len(rows)) if self._every is not None and len(rows) else []
 
     def _all_said(self, rows: Delta) -> list[str | None]:
-        """Why each row fails, whoever says so."""
+        """Return the error message of each row, found by running the step on each row alone."""
         return [self._why(rows.take(np.array([i]))) for i in range(len(rows))]
 
     def _tried(self, rows: Delta) -> Mask:
-        """Where the step fails, by trying it on ever smaller parts."""
+        """Return a mask of the rows on which the step fails, found by bisection."""
         failing = np.zeros(len(rows), dtype=np.bool_)
         left = [(0, len(rows))]
         while left:
@@ -184,7 +184,8 @@ class _Step:
         return failing
 
     def _noted(self, rows: Delta, suspected: Mask, reasons: Reasons, found: Failures) -> Mask:
-        """Which of these rows do fail, with a note on each why: the same for all that look the same to the step."""
+        """Return a mask of the suspected rows that do fail, and record their messages; rows that are equal to the step
+        share one."""
         failing = np.zeros(len(rows), dtype=np.bool_)
         kinds = list(self._kinds(rows, np.flatnonzero(suspected)))
         firsts = rows.take(np.array([alike[0] for alike in kinds], dtype=np.int64))
@@ -196,7 +197,7 @@ class _Step:
         return failing
 
     def _kinds(self, rows: Delta, places: Indices) -> Iterator[Indices]:
-        """These places by the values that the rows there have in the columns that the step reads."""
+        """Group the rows at these indices by their values in the columns that the step reads."""
         read = rows.rows.select(list(self._columns(rows.rows.num_columns)))
         columns = take_rows(read, places).columns
         groups = groups_of(*identities(columns, len(places), exact=True))
@@ -242,7 +243,7 @@ def _expressions(step: g.Step) -> Sequence[g.Expression]:
 
 
 def no_single_row(error: EvaluationError) -> EvaluationError:
-    """The error of a view that diverts rows, where none of them is to blame."""
+    """Return an error of a view that diverts rows, extended by the reason why no row can be diverted."""
     elsewhere = "compute it in a subquery over the topic, below joins and aggregates, or use try_divide, try_cast and the like"
     return EvaluationError(
         f"{error.message.rstrip('.')}. It is the error of no single row of a topic, so that none can be diverted",

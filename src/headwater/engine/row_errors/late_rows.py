@@ -1,8 +1,9 @@
-"""Rows of topics that come too late for a view: found beside its own graph, counted, and told in `<view>.late`.
+"""Late rows: rows of topics that come too late for a view. They are found apart from its graph, counted, and reported
+in `<view>.late`.
 
-The view's graph leaves them out by itself (see `planning.timing`). Here only rows behind the watermark that they met are
-looked at, which are few: each is told once for every window that it misses. A row that is late for some of its windows
-and not for others is used.
+The view's own graph excludes late rows (see `plan.time.late_rows`). This module evaluates only rows behind the
+watermark at which they were appended, which are few: each is reported once for every window that it misses. A row that
+is late for some of its windows but not for others is used.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ _TOLD = pa.schema(
         ("_offset", pa.int64()),
     ]
 )
-"""What is told of a late row after its own columns; its lateness is in microseconds behind the watermark."""
+"""Columns that follow a late row's own columns in its report; `_lateness` is in microseconds behind the watermark."""
 
 
 @dataclass(frozen=True)
 class Late:
-    """What is late in a change: the rows to tell of, and by topic how many rows are used nowhere."""
+    """The late rows of a change: the reports, and by topic the number of rows that are used nowhere."""
 
     rows: Delta
     counted: Mapping[str, int]
 
 
 class Lateness:
-    """Finds the late rows of a view. `times` has the column of event time of each topic."""
+    """Finds the late rows of a view. `times` has the event-time column of each topic."""
 
     def __init__(
         self,
@@ -65,13 +66,16 @@ class Lateness:
     ) -> None:
         self.schema = schema
         self.is_told = is_told
-        """Whether late rows are told of, and not only counted."""
+        """Whether late rows are reported, and not only counted."""
         self._graphs = [(graph.topic, graph.source, Dataflow(graph.root, evaluator)) for graph in graphs]
         self._times = times
 
     def found(self, changes: Mapping[str, Delta]) -> Late:
-        """The late rows of changes of topics, of keyed ones of their records, which have their positions and watermarks
-        as columns. Rows that go were told of when they came, and are not any more."""
+        """Return the late rows in changes of topics, or of the records of keyed topics; the changes must have position
+        and watermark columns.
+
+        Retracted rows retract their reports.
+        """
         went = {name: change.filter(change.weights < 0).negated() for name, change in changes.items()}
         if any(map(len, went.values())):
             came = self.found({name: change.filter(change.weights > 0) for name, change in changes.items()})
@@ -96,7 +100,7 @@ class Lateness:
         return Late(told_of(rows, self.schema), counted)
 
     def _behind(self, topic: str, change: Delta | None) -> Delta | None:
-        """The rows of a change that are behind the watermark that they met; None if there are none."""
+        """Return the rows of a change that are behind the watermark at which they were appended; None if there are none."""
         if change is None or not len(change):
             return None
         time, watermark = change.rows.column(self._times[topic]), change.rows.column(WATERMARK)
@@ -105,9 +109,9 @@ class Lateness:
 
 
 def told_of(rows: Sequence[tuple[str, Delta]], schema: pa.Schema) -> Delta:
-    """What is told of the late among rows of topics, which have LATE_COLUMNS as their last ones."""
+    """Return the reports of the late rows among rows of topics, whose last columns are LATE_COLUMNS."""
     told = consolidate(concat([_told(topic, made, schema) for topic, made in rows], schema))
-    # a topic that is read at two places has its late rows at both
+    # a topic that is read in two places has its late rows in both
     return Delta(told.rows, np.sign(told.weights), distinct=True)
 
 
@@ -123,7 +127,7 @@ def _told(topic: str, made: Delta, schema: pa.Schema) -> Delta:
 
 
 def late_schema(graphs: Sequence[LateGraph]) -> pa.Schema:
-    """The columns of `<view>.late`: the topic's own, or those of all topics and which it was, and what is told of each."""
+    """Return the columns of `<view>.late`: those of the topic (or of all topics, with `_topic`), and those of the report."""
     topics = dict.fromkeys(graph.topic for graph in graphs)
     fields: dict[str, pa.Field] = {}
     for graph in graphs:
@@ -139,18 +143,18 @@ def late_schema(graphs: Sequence[LateGraph]) -> pa.Schema:
 
 
 def tells(late: str, correct_for_us: int | None) -> bool:
-    """Whether late rows are told of, and not only counted."""
+    """Whether late rows are reported, and not only counted."""
     return late == "divert" or correct_for_us is not None
 
 
 def domains_of(root: g.Node) -> tuple[tuple[str, ...], ...]:
-    """The topics whose watermarks a graph waits for."""
+    """Return the groups of topics whose watermarks a graph waits for."""
     closes = (node for node in g.walk(root) if isinstance(node, g.Close))
     return tuple(dict.fromkeys(domain for node in closes for domain in node.domains))
 
 
 def watermarks_at(log: Log, topics: Iterable[str], at: Ends) -> dict[str, int]:
-    """The watermark of each topic, the least of its partitions', at some positions; EARLIEST where there is none."""
+    """Return the watermark of each topic, the minimum over its partitions, at some positions; EARLIEST if it has none."""
     found = {}
     for topic in topics:
         levels = [log.watermark(topic, partition, end) for partition, end in at.get(topic, {}).items()]
@@ -159,8 +163,10 @@ def watermarks_at(log: Log, topics: Iterable[str], at: Ends) -> dict[str, int]:
 
 
 def watermark_of(record: CollectionRecord) -> Microseconds | None:
-    """The watermark that a view has reached: the least of the topics that it waits for. None if it waits for none, or one
-    has none yet."""
+    """Return the watermark that a view has reached: the minimum over the topics that it waits for.
+
+    Returns None if the view waits for no topic, or a topic has no watermark yet.
+    """
     reached = min(record.watermarks.values(), default=EARLIEST)
     return None if reached == EARLIEST else int(reached)
 
@@ -173,7 +179,7 @@ def _positions(rows: pa.RecordBatch) -> np.ndarray:
 
 
 def _lost(places: Sequence[tuple[np.ndarray, np.ndarray]]) -> int:
-    """How many records are late wherever they are."""
+    """Return the number of records that are late in all places where they are read."""
     positions = np.concatenate([p for p, _ in places])
     used = np.unique(np.concatenate([p[~late] for p, late in places]))
     return len(np.setdiff1d(positions, used))

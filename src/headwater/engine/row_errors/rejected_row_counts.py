@@ -1,6 +1,6 @@
-"""Counts of the rows that were left out: who left them out, what became of them, and where they can be looked at.
+"""Counts of excluded rows: the component that excluded them, the outcome, and the command that shows them.
 
-This module holds what a count is, and compares two of them. `headwater.connectors.health.rejected_counts` counts.
+This module defines a count, and compares two of them. `headwater.connectors.health.rejected_counts` collects the counts.
 """
 
 from __future__ import annotations
@@ -11,37 +11,39 @@ from typing import Literal
 
 Kind = Literal["source", "view", "sink", "queue"]
 Outcome = Literal["rejected", "diverted", "late", "dropped"]
-"""'rejected': refused, and only the count is kept (a webhook delivery, a malformed line of StatsD). 'diverted': refused and kept
-as a dead letter. 'late': came too late for a view, and kept in `<view>.late`. 'dropped': left out and not kept (late rows of a
-view with `late = 'drop'`, datagrams that nobody had room for)."""
+"""'rejected': excluded, and only counted (a webhook delivery, a malformed line of StatsD). 'diverted': excluded and
+stored as a dead letter. 'late': too late for a view, and stored in `<view>.late`. 'dropped': excluded and not stored
+(late rows of a view with `late = 'drop'`, datagrams for which there was no buffer space)."""
 
 
 @dataclass(frozen=True)
 class RejectedRows:
-    """The number of rows that a source, a view, a sink or a queue left out in one way."""
+    """The number of rows that a source, a view, a sink or a queue has excluded with one outcome."""
 
     kind: Kind
     name: str
     outcome: Outcome
     rows: int
-    """All of them, as far as the log and the state know; of a webhook, all that its servers have stored or tell now."""
+    """Total number, as far as the log and the state record it; for a webhook, all that its servers have stored or
+    report now."""
     open: int | None = None
-    """Of dead letters: how many wait for somebody; None if the rows are no dead letters, or nobody can tell now."""
+    """Number of dead letters that wait for an action; None if the rows are not dead letters, or the number is not
+    available now."""
     where: str | None = None
     """The command that shows the rows."""
     unit: str = "rows"
-    """What is counted: rows, lines, deliveries, datagrams or messages."""
+    """The unit of the count: rows, lines, deliveries, datagrams or messages."""
 
     @property
     def noun(self) -> str:
-        """The unit in the number of the count: `row` of one, `rows` of others."""
+        """The unit in singular or plural, according to the count."""
         if self.rows != 1:
             return self.unit
         return "delivery" if self.unit == "deliveries" else self.unit.removesuffix("s")
 
     @property
     def sentence(self) -> str:
-        """The count for people, such as `2,000 rows rejected by source logs (headwater dead list logs)`."""
+        """The count as a sentence, such as `2,000 rows rejected by source logs (headwater dead list logs)`."""
         unit = self.noun
         what = {
             "rejected": f"{unit} rejected by",
@@ -54,7 +56,8 @@ class RejectedRows:
 
 
 def since(before: Iterable[RejectedRows], now: Iterable[RejectedRows]) -> Sequence[RejectedRows]:
-    """What was left out between two counts. A count that fell, because a view was rebuilt, begins anew."""
+    """Return the rows that were excluded between two counts; a count that fell, because a view was rebuilt, starts
+    again at zero."""
     known = {(one.kind, one.name, one.outcome): one.rows for one in before}
     found = []
     for one in now:
