@@ -1,8 +1,8 @@
-"""Records that an excision takes out of the log, kept apart until the next tick has taken them back from the state.
+"""Copies of excised records, kept until the next tick has retracted them from the state.
 
-A file for each excision, written before the first record is removed and deleted once a tick is made without them. It holds the
-records with all their hidden columns, as an Arrow stream; private values are encrypted in it as they were in the log.
-Without it, which is no error, views are built anew.
+There is one file per excision, written before the first record is removed, and deleted once a tick without the records
+is committed. It has the records with all metadata columns, as an Arrow stream; private values are encrypted as in the
+log. If the file is missing, which is not an error, the views are rebuilt.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from headwater.privacy.column_encryption import unveil, veil
 
 FOLDER = "withdrawn"
 ROWS_MAX = 200_000
-"""More are not kept: building views anew is then about as fast."""
+"""Maximum number of records that are kept: with more, rebuilding the views is about as fast."""
 _SPANS_MAX = 64
-"""Records in more places than these are read with those between them."""
+"""Maximum number of spans that are read one by one; with more, the records between them are read too."""
 
 
 def keep(
     log: Log, storage: Storage, name: str, topic: TopicDefinition, offsets: Mapping[int, Sequence[int]]
 ) -> None:
-    """Keep the records at these offsets, which are there, under the name of an excision; durable when it returns."""
+    """Store the records at these offsets, which must still exist, under the name of an excision; durable when it returns.
+
+    Nothing is stored if there are too many records, or the key store is not available.
+    """
     if storage.exists(_file(name)) or sum(map(len, offsets.values())) > ROWS_MAX:
         return
     schema = pa.schema([*topic.schema, *every_hidden(topic)])
@@ -46,15 +49,17 @@ def keep(
         for partition, mine in sorted(offsets.items())
         for batch in records_at(log, topic.name, partition, np.asarray(mine, np.int64), schema.names)
     ]
-    with suppress(KeyStoreError):  # who has no keys cannot tell what views hold
+    with suppress(KeyStoreError):  # without keys, it is impossible to determine what views contain
         rows = packed(veil(concat_rows(found, schema), topic, log.keys))
         storage.make_dirs(FOLDER)
         storage.write_atomic(_file(name), rows)
 
 
 def kept(log: Log, storage: Storage, name: str, topic: TopicDefinition) -> pa.RecordBatch | None:
-    """The records that an excision has removed from a topic, with every column; None if they were not kept, or the topic has
-    other columns since."""
+    """Return the records that an excision has removed from a topic, with all columns.
+
+    Returns None if they were not stored, or the columns of the topic have changed since.
+    """
     try:
         stored = unpacked(storage.read(_file(name)))
     except WorkspaceMissingError:
@@ -72,7 +77,7 @@ def kept(log: Log, storage: Storage, name: str, topic: TopicDefinition) -> pa.Re
 
 
 def drop(storage: Storage, name: str) -> None:
-    """Remove what was kept of an excision."""
+    """Remove the stored records of an excision."""
     with suppress(WorkspaceMissingError, FileNotFoundError):
         storage.remove(_file(name))
 
@@ -80,7 +85,7 @@ def drop(storage: Storage, name: str) -> None:
 def records_at(
     log: Log, topic: str, partition: int, offsets: Indices, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a partition at some offsets, ascending, with these columns, hidden ones among them."""
+    """Yield the records of a partition at some ascending offsets, with these columns, which may include metadata columns."""
     if not len(offsets):
         return
     cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
@@ -96,13 +101,13 @@ def records_at(
 
 
 def packed_offsets(found: Mapping[int, Sequence[int]]) -> dict[str, str]:
-    """Offsets as a text of little length, for the catalog."""
+    """Return offsets as short texts by partition, for the catalog."""
     steps = {p: np.diff(np.asarray(offsets, np.int64), prepend=0) for p, offsets in found.items()}
     return {str(p): base64.b64encode(zlib.compress(s.tobytes())).decode() for p, s in steps.items()}
 
 
 def offsets_of(entry: DeletionEntry) -> dict[int, list[int]]:
-    """The offsets of the records that an excision removes; none if it is over."""
+    """Return the offsets of the records that an excision removes, by partition; empty once the excision has finished."""
     packed = (entry.offsets or {}).items()
     steps = {int(p): np.frombuffer(zlib.decompress(base64.b64decode(t)), np.int64) for p, t in packed}
     return {p: np.cumsum(s).tolist() for p, s in steps.items()}

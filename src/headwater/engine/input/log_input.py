@@ -1,4 +1,4 @@
-"""The records of the log that a tick takes in, each span read once however many views read it."""
+"""The log records that a tick reads, each span once however many views read it."""
 
 from __future__ import annotations
 
@@ -19,40 +19,42 @@ from headwater.operators.zset.delta import Delta, concat_rows
 from headwater.plan.relations.metadata_columns import EVERY, READABLE, read_records
 
 Span = tuple[str, tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]
-"""A topic, and where in it: by partition, its begin and its end."""
+"""A topic with the begin and the end offsets of its partitions."""
 PIECE_ROWS = 1 << 18
-"""Records that are read at a time of those that are read once more."""
+"""Number of records that are read at a time when history is read again."""
 
 
 class Inputs:
-    """Reads topics between two cuts."""
+    """Reads the records of topics between two cuts."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._read: dict[Span, list[tuple[frozenset[str], pa.RecordBatch]]] = {}
-        """By span, what was read of it: without the values of these columns, which nobody looks at."""
+        """By span, the batches that were read, each with the names of the columns that were left out because no reader
+        uses them."""
         self._made: dict[tuple[Span, tuple[str, ...], frozenset[str]], Delta] = {}
-        """Changes as views read them, by what is hidden that they need, and by what they do not look at."""
+        """Changes as views read them, by span, by the metadata columns that they need, and by the columns that were
+        left out."""
         self._topics: dict[str, TopicDefinition] = {}
         self._pieces: list[Span] = []
-        """Where records were read that were taken in before."""
+        """Spans of records that were read again, having been processed by earlier ticks."""
         self.reads: list[ReadSpan] = []
-        """Where records were taken in."""
+        """Spans of the records that this tick reads."""
         self._taken = TakenIn(log)
 
     @property
     def rows(self) -> int:
-        """Records that were taken in, each once."""
+        """Number of distinct records that were read."""
         return self._taken.rows
 
     def changes(self, unit: Collection, start: Ends, end: Ends) -> dict[str, Delta | pa.RecordBatch]:
-        """The records of all topics of a unit between two cuts, by what it knows them by."""
+        """Return the records of all topics of a collection between two cuts, by the topic's name in the graph."""
         return {name: self.read(unit, topic, start, end) for topic, name in unit.named.items()}
 
     def read(self, unit: Collection, topic: str, start: Ends, end: Ends) -> Delta | pa.RecordBatch:
-        """The records of a topic between two cuts: in the order of the log for a table, as a change for a view.
+        """Return the records of a topic between two cuts: in the order of the log for a table, as a change for a view.
 
-        They have the topic's columns, and then the hidden ones that the unit needs.
+        They have the topic's columns, and then the metadata columns that the collection needs.
         """
         begins, stops = start.get(topic, {}), end[topic]
         span = (topic, tuple(begins.items()), tuple(stops.items()))
@@ -70,7 +72,7 @@ class Inputs:
         self._taken.add(reads)
 
     def _found(self, span: Span, columns: list[str], unseen: frozenset[str]) -> pa.RecordBatch:
-        """The records of a span with these columns, read unless they were."""
+        """Return the records of a span with these columns, reading them unless an earlier read has them."""
         known = self._read.setdefault(span, [])
         found = next(
             (b for without, b in known if without <= unseen and set(columns) <= set(b.schema.names)), None
@@ -86,8 +88,11 @@ class Inputs:
     def pieces(
         self, unit: Collection, topic: str, end: Ends, seen: Sequence[str]
     ) -> Iterator[tuple[int, Indices, pa.RecordBatch]]:
-        """All records of a topic up to a cut, in the order of the log, some of a partition at a time, with their offsets; of its columns
-        those that are `seen` have values."""
+        """Yield all records of a topic up to a cut, in the order of the log, with partition and offsets, in pieces of
+        one partition.
+
+        Only the columns in `seen` have values; the others are NULL.
+        """
         stops = end.get(topic, {})
         self._pieces.append((topic, (), tuple(stops.items())))
         for partition, stop in sorted(stops.items()):
@@ -102,7 +107,7 @@ class Inputs:
     def at(
         self, unit: Collection, topic: str, partition: int, offsets: Indices, seen: Sequence[str]
     ) -> pa.RecordBatch:
-        """The records at some offsets, which ascend, in the same way."""
+        """Return the records at some ascending offsets, with all columns of the collection; those not in `seen` are NULL."""
         read = self._once_more(unit, topic, seen)
         batches = records_at(self._log, topic, partition, offsets, read)
         return self._filled(unit, topic, concat_rows(list(batches), self.layout(topic, read)))
@@ -117,7 +122,7 @@ class Inputs:
         return _with_nulls(rows, columns, self.layout(topic, columns))
 
     def clip(self, topic: str, start: Ends, end: Ends, sequence: int) -> dict[int, int]:
-        """Positions of a topic at a commit of the log, where a cut went beyond it."""
+        """Return the positions of a topic at a commit of the log, which may be before the cut `end`."""
         clipped: dict[int, int] = {}
         for partition, stop in end[topic].items():
             begin = start.get(topic, {}).get(partition)
@@ -132,13 +137,13 @@ class Inputs:
         return clipped
 
     def shown(self, unit: Collection, topic: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Records of a topic with every column as a unit would have read them."""
+        """Return records of a topic with all columns as a collection reads them."""
         columns, unseen = self.columns(unit, topic), self._unseen(unit, topic)
         seen = rows.select([name for name in columns if name not in unseen])
         return _with_nulls(seen, columns, self._schema(topic))
 
     def has_met(self, topic: str, offsets: Mapping[int, Sequence[int]]) -> bool:
-        """Whether some of these offsets are in what was read of a topic."""
+        """Whether this tick has read any of these offsets of a topic."""
         for name, begins, stops in (*self._read, *self._pieces):
             starts = dict(begins)
             for partition, stop in stops if name == topic else ():
@@ -148,7 +153,7 @@ class Inputs:
         return False
 
     def columns(self, unit: Collection, topic: str) -> list[str]:
-        """What a unit reads of a topic: its own columns, and hidden ones behind them."""
+        """Return the columns that a collection reads of a topic: its own columns, followed by metadata columns."""
         own = self._schema(topic).names
         if isinstance(unit, TableCollection):
             hidden = (*READABLE.names, *CAPTURED.names)
@@ -156,12 +161,12 @@ class Inputs:
         return [*own, *unit.hidden.get(unit.named[topic], ())]
 
     def _unseen(self, unit: Collection, topic: str) -> frozenset[str]:
-        """The private columns that a unit does not look at: what need not be decrypted for it is NULL."""
+        """Return the private columns that a collection does not use: they are NULL, so that they need not be decrypted."""
         private = self.definition(topic).private
         return frozenset() if topic in unit.keeps else frozenset(column for column, _ in private)
 
     def layout(self, topic: str, columns: Sequence[str]) -> pa.Schema:
-        """Columns of a topic, hidden ones among them, with their types."""
+        """Return a schema of these columns of a topic, which may include metadata columns."""
         known = {field.name: field for field in (*EVERY, *self._schema(topic))}
         return pa.schema([known[name] for name in columns])
 
@@ -169,7 +174,7 @@ class Inputs:
         return self.definition(topic).schema
 
     def definition(self, topic: str) -> TopicDefinition:
-        """A topic, the same for every view of the tick: the log is asked once."""
+        """Return the definition of a topic, the same for every view of the tick: the log is asked once."""
         if topic not in self._topics:
             self._topics[topic] = self._log.topic(topic)
         return self._topics[topic]
@@ -209,7 +214,7 @@ class Inputs:
 
 
 def _with_nulls(batch: pa.RecordBatch, columns: Sequence[str], own: pa.Schema) -> pa.RecordBatch:
-    """A batch with all of these columns, those that were not read as NULL."""
+    """Return a batch with all of these columns; columns that were not read are NULL."""
     there = set(batch.schema.names)
     if there == set(columns):
         return batch

@@ -1,4 +1,4 @@
-"""A range of a topic, as a stage reads it."""
+"""A range of a topic, as the input of a stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwater.engine.metrics.rows_taken import ReadSpan
 
 
 class LogRange:
-    """The records of a topic between two cuts, with the columns that a collection reads. Read when they are first needed."""
+    """The records of a topic between two cuts, with the columns that a collection reads; they are read at first use."""
 
     def __init__(
         self, inputs: Inputs, unit: Collection, topic: str, start: Ends, end: Ends, watch: Phases
@@ -24,7 +24,7 @@ class LogRange:
         self.unit = unit
         self.topic = topic
         self.start: Mapping[int, int] = start.get(topic, {})
-        """The first offset of each partition; a partition that is not named is read from its first record on."""
+        """The first offset of each partition; partitions that are missing here are read from their first record on."""
         self.end: Mapping[int, int] = end[topic]
         self._inputs = inputs
         self._phases = watch
@@ -49,7 +49,7 @@ class LogRange:
         return self._weight
 
     def was_read(self, reads: Sequence[ReadSpan]) -> None:
-        """Accept that another process has read the records, and how many there were in each partition."""
+        """Record that another process has read the records, and how many there were in each partition."""
         self._weight = sum(read.rows for read in reads)
         self._inputs.take_in(reads)
 
@@ -57,5 +57,5 @@ class LogRange:
 def log_ranges(
     inputs: Inputs, unit: Collection, start: Ends, end: Ends, watch: Phases
 ) -> dict[str, LogRange]:
-    """The ranges of all topics of a collection between two cuts, by the names that its graph has for them."""
+    """Return the ranges of all topics of a collection between two cuts, by the topic's name in the graph."""
     return {name: LogRange(inputs, unit, topic, start, end, watch) for topic, name in unit.named.items()}

@@ -1,10 +1,10 @@
-"""Merging: runs of arrangements kept few, inside a tick and in the background.
+"""Merging: merges runs of arrangements so that there are few, inside a tick and in the background.
 
 Called by engine.collections, engine.deletion, engine.tick, serving; imports core, engine.dataflow, operators,
 state.
 
 In import order, bottom to top:
 
-    run_compaction    new runs merged with older ones of about their size
+    run_compaction    new runs merged with older ones of similar size
     background_merge  merges of large runs by a thread, used by a later tick
 """

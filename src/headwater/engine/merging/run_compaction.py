@@ -1,4 +1,4 @@
-"""Keeping arrangements short: a new run is merged with its older neighbours while they are about its size."""
+"""Compaction of arrangements: a new run is merged with its older neighbours while they are of similar size."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from headwater.state.store import StateStore
 from headwater.state.writer import Writer
 
 STACKED_ROWS_MAX = 16_384
-"""A merge of more rows takes longer for them than for being one more."""
+"""Maximum number of rows of a merge that is stacked with others: beyond it, the rows cost more than the additional merge."""
 _STACK_ROWS_MAX = 1 << 17
-"""Of all merges that are done as one: what they make shares a stream, which stays as long as any of it."""
+"""Maximum number of rows of a stack: its results share a stream, which is kept as long as any of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +46,14 @@ class Due:
     refs: tuple[RunRef, ...]
     runs: list[Run]
     leave: int
-    """So many of the oldest are left alone."""
+    """Number of the oldest runs that must not be merged."""
     level: int | None
-    """The watermark by which rows expire."""
+    """Watermark by which rows expire; None if no rows expire."""
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """An arrangement after the merges that were due."""
+    """An arrangement after its due merges."""
 
     refs: tuple[RunRef, ...]
     runs: list[Run]
@@ -65,14 +65,14 @@ class Compaction:
     """The merges of a tick."""
 
     def __init__(self, writer: Writer, store: StateStore, *, large: bool = True) -> None:
-        """`large`: also those of large runs, which are left to the background if that is not asked for."""
+        """`large`: whether to merge large runs too; otherwise these merges are left to the background."""
         self._writer = writer
         self._store = store
         self._large = large
         self._hashes: dict[tuple[object, ...], Hashes] = {}
 
     def done(self, due: Due) -> Compacted:
-        """Do the merges that are due, and write what they make."""
+        """Merge the runs that are due in an arrangement, and write the results."""
         slot, kept_refs, kept_runs = due.slot, list(due.refs), list(due.runs)
         wholes, merges = _merges(due)
         later: slice | None = None
@@ -94,7 +94,8 @@ class Compaction:
         return Compacted(tuple(kept_refs), kept_runs, later)
 
     def all_done(self, dues: Sequence[Due]) -> list[Compacted]:
-        """The same for several. Where arrangements of one kind have small merges due, these are done as one."""
+        """Merge the runs that are due in several arrangements; small merges in arrangements of the same kind are
+        executed as one."""
         alike: dict[tuple[object, ...], list[tuple[int, slice]]] = {}
         for place, due in enumerate(dues):
             if (part := _small(due)) is not None:
@@ -108,7 +109,7 @@ class Compaction:
         return [done.get(place) or self.done(due) for place, due in enumerate(dues)]
 
     def _stacked(self, dues: Sequence[Due], stack: Sequence[tuple[int, slice]]) -> dict[int, Compacted]:
-        """What comes of arrangements, by their places, each of which has one merge due."""
+        """Execute the single due merges of several arrangements as one, and return the results by index."""
         slot, bottom = dues[stack[0][0]].slot, stack[0][1].start == 0
         streams = {(ref.file, ref.offset): ref for place, part in stack for ref in dues[place].refs[part]}
         check_parts(self._store, list(streams.values()), self._writer)
@@ -133,13 +134,13 @@ class Compaction:
 
 
 def _merges(due: Due) -> tuple[list[slice], list[Merge]]:
-    """The runs, with those taken together that are parts of one, and which of these are to be merged."""
+    """Return the slices of runs that form whole runs, and the merges that are due among them."""
     wholes = [slice(due.leave + w.start, due.leave + w.stop) for w in _wholes(due.refs[due.leave :])]
     return wholes, to_merge(_sizes(due.refs, wholes))
 
 
 def _small(due: Due) -> slice | None:
-    """The runs whose merge may be done together with those of others, if that is all that is due."""
+    """Return the runs to merge if an arrangement has one due merge, which may be stacked with others; None otherwise."""
     slot = due.slot
     wholes, merges = _merges(due)
     if slot.discipline == "ordered" or len(merges) != 1:
@@ -154,7 +155,7 @@ def _small(due: Due) -> slice | None:
 
 
 def _stacks(dues: Sequence[Due], some: Sequence[tuple[int, slice]]) -> Iterator[list[tuple[int, slice]]]:
-    """As many together as are of some size; none is by itself."""
+    """Divide merges into stacks of limited size; merges that would be alone in a stack are omitted."""
     stack: list[tuple[int, slice]] = []
     rows = 0
     for place, part in some:
@@ -169,20 +170,21 @@ def _stacks(dues: Sequence[Due], some: Sequence[tuple[int, slice]]) -> Iterator[
 
 
 def _ticks(refs: Sequence[RunRef]) -> tuple[int, int]:
-    """The first and the last tick whose changes neighbouring runs have."""
+    """Return the first and the last tick whose changes adjacent runs contain."""
     return refs[0].ticks[0], refs[-1].ticks[1]
 
 
 def is_settled(refs: Sequence[RunRef], leave: int = 0) -> bool:
-    """Whether no merge is due, so that `compacted` has nothing to do."""
+    """Whether no merge is due, so that `Compaction.done` would have no effect."""
     rest = refs[leave:]
-    if len({ref.ticks for ref in rest}) == len(rest):  # none is a part of one
+    if len({ref.ticks for ref in rest}) == len(rest):  # no run is a part of a larger one
         return not to_merge([ref.rows for ref in rest])
     return not to_merge(_sizes(rest, _wholes(rest)))
 
 
 def check_parts(store: StateStore, refs: Sequence[RunRef], writer: Writer) -> None:
-    """Runs that are large are not checked when they are opened; damage must not pass into what takes their place."""
+    """Verify large runs before they are merged: they are not checked when opened, and damage must not pass into the
+    merged run."""
     for ref in refs:
         if ref.length >= CHECK_BYTES_MAX and ref.file not in writer.files:
             store.verify(ref)
@@ -195,7 +197,7 @@ def _sizes(refs: Sequence[RunRef], wholes: Sequence[slice]) -> list[int]:
 
 
 def _wholes(refs: Sequence[RunRef]) -> list[slice]:
-    """The runs, with those taken together that are parts of one: of the same ticks, in ranges of hashes that ascend."""
+    """Return slices of the runs that are parts of one run: of the same ticks, with ascending hash ranges."""
     starts = [
         i
         for i, ref in enumerate(refs)
@@ -205,7 +207,7 @@ def _wholes(refs: Sequence[RunRef]) -> list[slice]:
 
 
 def merged_run(slot: ArrangementSpec, runs: Sequence[Run], *, bottom: bool) -> Run:
-    """One run in the place of several."""
+    """Return one run that replaces several."""
     if slot.discipline == "latest":
         return merge_latest([evolved(run, slot.schema) for run in runs], slot.key, bottom)
     if slot.discipline == "ordered":
@@ -216,9 +218,9 @@ def merged_run(slot: ArrangementSpec, runs: Sequence[Run], *, bottom: bool) -> R
 
 
 def unexpired(slot: ArrangementSpec, run: Run, level: int | None) -> Run:
-    """A run of everything in an arrangement, without the rows that no later row will meet.
+    """Return a run of the entire arrangement without the rows that no later row can match.
 
-    Not one of newer runs alone: without what they take back, older rows would be there again.
+    Must not be applied to newer runs only: without the retractions in these, older rows would reappear.
     """
     if slot.expires is None or level is None or not len(run):
         return run
@@ -236,7 +238,7 @@ def unexpired(slot: ArrangementSpec, run: Run, level: int | None) -> Run:
 
 
 def _merged_by_all_cores(slot: ArrangementSpec, runs: Sequence[Run], *, bottom: bool) -> Run:
-    """The same while nothing else goes on: each half of the hashes by a thread of its own."""
+    """Merge runs with one thread per half of the hashes, if they are large; no other work runs at that time."""
     size = sum(run.rows.nbytes for run in runs)
     if size < LARGE_BYTES:
         return merged_run(slot, runs, bottom=bottom)
