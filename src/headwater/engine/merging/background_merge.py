@@ -1,4 +1,4 @@
-"""Merges of large runs, by a thread beside the ticks: a tick that finds one done names it in the place of its parts."""
+"""Merges of large runs by a background thread: a later tick replaces the parts by the merged run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headwater.state.writer import Writer
 
 @dataclass
 class _Task:
-    """Neighbouring runs of an arrangement that are to become one."""
+    """Adjacent runs of an arrangement that are to be merged."""
 
     name: str
     slot: ArrangementSpec
@@ -34,13 +34,13 @@ class _Task:
 
 
 FAULT = "merge of "
-"""How the names of faults of merges begin; the name of the arrangement follows."""
+"""Prefix of the names of merge faults; the name of the arrangement follows."""
 FIRST_REST_MS, LAST_REST_MS = 1_000.0, 60_000.0
-"""How long an arrangement rests after a merge of it that failed: at first, and at most."""
+"""Backoff of an arrangement after a failed merge: initial and maximum."""
 
 
 def clear_faults(faults: Faults) -> None:
-    """Clear the faults of merges of an earlier engine: a new one decides anew what is to be merged."""
+    """Clear the merge faults of an earlier engine: a new engine decides again which merges are due."""
     for fault in faults.current():
         if fault.kind == "background" and fault.name.startswith(FAULT):
             faults.clear("background", fault.name)
@@ -48,15 +48,17 @@ def clear_faults(faults: Faults) -> None:
 
 @dataclass
 class _Resting:
-    """An arrangement whose last merge failed."""
+    """The backoff of an arrangement whose last merge failed."""
 
     rest_ms: float
     until_ms: float
 
 
 class Merging:
-    """One merge per arrangement at a time. A merge that fails is reported, and leaves garbage only; so does one whose parts are
-    gone by then."""
+    """Merges in the background, at most one per arrangement at a time.
+
+    A failed merge is reported. It leaves only garbage, and so does a merge whose parts no longer exist when it ends.
+    """
 
     def __init__(self, store: StateStore, epoch: int, faults: Faults, clock: Clock) -> None:
         self._store = store
@@ -79,7 +81,7 @@ class Merging:
         tick: int,
         level: int | None = None,
     ) -> None:
-        """Have these runs merged, unless another merge of the arrangement is under way; see `Compaction`."""
+        """Request a merge of these runs, unless the arrangement has a merge in progress or is in backoff; see `Compaction`."""
         with self._guard:
             resting = self._resting.get(name)
             if name in self._tasks or (resting and self._clock.steady_ms() < resting.until_ms):
@@ -91,12 +93,12 @@ class Merging:
         self._queue.put(task)
 
     def adopted(self, name: str, refs: tuple[RunRef, ...]) -> tuple[RunRef, ...]:
-        """The runs of an arrangement, with a merge that is done in the place of its parts."""
+        """Return the runs of an arrangement, with the parts of a finished merge replaced by its result."""
         task = self._task(name)
         if task is None:
             return refs
         place = _place(refs, task.parts)
-        if place is None:  # it was built anew since
+        if place is None:  # the arrangement was rebuilt since
             self._forget(task)
             self._succeeded(task)
             return refs
@@ -105,13 +107,13 @@ class Merging:
         return (*refs[:place], task.merged, *refs[place + len(task.parts) :])
 
     def busy(self, name: str, refs: Sequence[RunRef]) -> int:
-        """How many of the oldest runs are to be left alone, since some of them are being merged."""
+        """Return how many of the oldest runs must not be merged, because some of them are being merged in the background."""
         task = self._task(name)
         place = _place(refs, task.parts) if task is not None else None
         return 0 if task is None or place is None else place + len(task.parts)
 
     def committed(self, manifest: Manifest) -> None:
-        """A tick was made: what it has adopted is done with."""
+        """Forget the finished merges whose result the committed tick references."""
         with self._guard:
             done = [
                 t for t in self._tasks.values() if t.merged is not None and t.merged.file in manifest.files
@@ -120,7 +122,7 @@ class Merging:
             self._forget(task)
 
     def close(self) -> None:
-        """End the thread after the merge at hand; what was not adopted is garbage."""
+        """End the thread after the current merge; results that no tick has adopted are garbage."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -155,7 +157,7 @@ class Merging:
             self._resting[task.name] = _Resting(rest_ms, self._clock.steady_ms() + rest_ms)
             is_wanted = (
                 self._tasks.get(task.name) is task
-            )  # else its parts are gone: it was built anew, or dropped
+            )  # otherwise its parts no longer exist: the arrangement was rebuilt or dropped
         if is_wanted:
             hint = (
                 None
@@ -180,13 +182,13 @@ class Merging:
             merged = unexpired(task.slot, merged, task.level)
         ref = task.writer.add(merged, ticks=(task.parts[0].ticks[0], task.parts[-1].ticks[1]))
         task.writer.flush()
-        with suppress(HeadwaterError):  # a tick that needs it tells what is wrong
+        with suppress(HeadwaterError):  # a tick that needs the run reports the error
             self._store.touch(ref)
         task.merged = ref
 
 
 def _place(refs: Sequence[RunRef], parts: Sequence[RunRef]) -> int | None:
-    """Where neighbouring runs lie among others."""
+    """Return the index of adjacent runs within others; None if they are not there."""
     for place in range(len(refs) - len(parts) + 1):
         if tuple(refs[place : place + len(parts)]) == tuple(parts):
             return place

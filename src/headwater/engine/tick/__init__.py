@@ -1,18 +1,18 @@
-"""Tick: one cut, all views advanced to it, one commit.
+"""Tick: one cut through the log, the views that advance to it, and one commit.
 
 Called by cli, verify, views; imports catalog, core, log, operators, plan, state, modules of engine.
 
 In import order, bottom to top:
 
     backfill_parts       the parts of a backfill, and when an error over one of them counts
-    collection_progress  where a collection is before and after a tick
+    collection_progress  positions and status of a collection before and after a tick
     collection_states    states of views, tables and derived relations as a manifest has them
     tick_state           a tick under way: what its three phases share
     planning             first phase: which collections are advanced, rebuilt, held back or stopped
-    advancing            second phase: collections take their steps, level by level
-    committing           third phase: the manifest that says where every collection is
+    advancing            second phase: collections run their steps, level by level
+    committing           third phase: the manifest with the positions of every collection
     tick_run             `TickRun`: one run of a tick, through the three phases
-    deletion_run         `DeletionRun`: the run of a tick that takes deletions out
+    deletion_run         `DeletionRun`: the run of a tick that applies deletions
     tick_engine          `Engine`: chooses the cut, runs a tick, commits it
     listener             progress of engine and statements, reported to programs
     tracing              ticks as OpenTelemetry spans

@@ -1,7 +1,8 @@
-"""Advancing a tick: collections take their steps, level by level, small steps of one shape as one.
+"""Advancing a tick: collections run their steps, level by level; small steps of the same shape are executed as one.
 
-Collections of one level do not read each other. Live collections advance to the cut of the tick. A collection that is behind takes in a part
-of its backlog, and becomes live once it has reached the cut. An error of one collection stops that collection, not the tick.
+Collections of one level do not read each other. Live collections advance to the cut of the tick. A collection that is
+behind reads a part of its backlog, and becomes live once it has reached the cut. An error of one collection stops that
+collection, not the tick.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from headwater.state.damage import is_of_state
 from headwater.state.manifest import Manifest
 
 Changes = dict[str, StageRows]
-"""What a collection reads, by the names that its graph has for it."""
+"""The input of a collection, by the names in its graph."""
 
 
 class TickAdvance:
@@ -53,7 +54,7 @@ class TickAdvance:
         self._executor = state.environment.executor
 
     def steps(self, units: Sequence[Collection]) -> Iterator[CollectionStep]:
-        """Yield the steps of the live collections of a level; collections that are behind are advanced on the way."""
+        """Yield the steps of the live collections of a level, and advance the collections that are behind in passing."""
         for unit in units:
             if (progress := self.plan.visit(unit)) is None:
                 continue
@@ -70,7 +71,7 @@ class TickAdvance:
                 yield step
 
     def switch(self, units: Sequence[Collection]) -> None:
-        """Replace views by their shadow builds, where these have become live in a level."""
+        """Replace views by those of their shadow builds in a level that have become live."""
         for unit in units:
             is_live = self.state.progress[unit.name].status == "live"
             if isinstance(unit, ViewCollection) and unit.replaces is not None and is_live:
@@ -83,7 +84,7 @@ class TickAdvance:
         progress = self.state.progress[unit.name]
         if isinstance(error, KeyStoreError):
             progress.is_blocked = (
-                True  # others go on without it, and it is built anew once its keys are there
+                True  # other collections go on without it; it is rebuilt once its keys are available
             )
         self.plan.stop(unit, progress, str(error.message))
         self.state.errors[unit.name] = error
@@ -98,7 +99,7 @@ class TickAdvance:
     # --- collections that are live -----------------------------------------------------------------------------------
 
     def _live_step(self, unit: Collection, progress: CollectionProgress) -> CollectionStep | None:
-        """The step of a live collection to the cut; None if its input has not changed."""
+        """Return the step of a live collection to the cut; None if its input has not changed."""
         changes, watermarks = self._changes(unit, progress), self._watermarks(unit, self._target.positions)
         if not self.must_step(unit, progress, changes, watermarks):
             progress.change = None
@@ -110,7 +111,7 @@ class TickAdvance:
     def step(
         self, unit: Collection, changes: Changes, watermarks: Mapping[str, int], *, first: bool
     ) -> CollectionStep:
-        """The step of a collection over a change."""
+        """Return the step of a collection over a change."""
         held = self.state.arrangements.of(unit)
         return unit.begin_step(changes, held, first=first, watermarks=watermarks)
 
@@ -121,7 +122,7 @@ class TickAdvance:
         self._arrived(unit, self.state.progress[unit.name])
 
     def _changes(self, unit: Collection, progress: CollectionProgress) -> Changes:
-        """The input of a live collection: records up to the cut, and the changes of the collections that it reads."""
+        """Return the input of a live collection: records up to the cut, and the changes of the collections that it reads."""
         changes = self.read(unit, progress.positions, self._target.positions)
         for name in unit.units:
             below = self.state.progress[name]
@@ -145,7 +146,10 @@ class TickAdvance:
     # --- collections that are behind ---------------------------------------------------------------------------------
 
     def _catch_up(self, unit: Collection, progress: CollectionProgress) -> None:
-        """Take in a part of a backlog; the collection becomes live if that was the last part."""
+        """Read a part of a backlog; the collection becomes live if that was the last part.
+
+        If a part fails with an error that more rows may avoid, it is read again with twice as many rows.
+        """
         first, watermarks = not progress.begun, progress.watermarks
         rows = min(backfill_parts.BACKFILL_ROWS, self._target.rows_max)
         while True:
@@ -177,7 +181,7 @@ class TickAdvance:
                 self._change_is_all(unit, progress)
 
     def _part(self, unit: Collection, progress: CollectionProgress, rows: int) -> tuple[Ends, int]:
-        """The cut that a collection which is behind reaches with so many rows, and the commit of that cut."""
+        """Return the cut that a collection which is behind reaches with this many rows, and the log commit of that cut."""
         cut, sequence, inputs = self._target.positions, self._target.sequence, self.state.inputs
         if not unit.topics:
             return {}, sequence
@@ -193,7 +197,8 @@ class TickAdvance:
         }, sequence
 
     def _since(self, name: str, base: Manifest | None) -> Delta:
-        """The rows of an input that a rebuilt collection has not read yet: all rows, or those that are not in its base."""
+        """Return the rows of an input that a rebuilt collection has not read yet: all rows, or those that are not in
+        its base."""
         now = self.state.contents(name)
         if base is None:
             return now
@@ -206,12 +211,12 @@ class TickAdvance:
     # --- a step ------------------------------------------------------------------------------------------------------
 
     def read(self, unit: Collection, start: Ends, end: Ends) -> Changes:
-        """The records of a collection's topics between two cuts."""
+        """Return the records of a collection's topics between two cuts."""
         state = self.state
         return {**log_ranges(state.inputs, unit, start, end, state.environment.phases)}
 
     def _watermarks(self, unit: Collection, at: Ends) -> dict[str, int]:
-        """The watermarks, at a cut, of the topics whose watermarks a collection depends on."""
+        """Return the watermarks, at a cut, of the topics whose watermarks a collection depends on."""
         if not isinstance(unit, ViewCollection) or not unit.waits_for:
             return {}
         return watermarks_at(self.state.log, unit.waits_for, at)
@@ -246,12 +251,13 @@ class TickAdvance:
     # --- views that join or replace others ---------------------------------------------------------------------------
 
     def _switch(self, unit: ViewCollection, name: str) -> None:
-        """Replace a view by its shadow build, for all readers in this tick; not while the shadow build is still compared."""
+        """Replace a view by its shadow build, for all readers in this tick, unless the shadow build is still being
+        compared."""
         if unit.trial is not None and not unit.trial.is_over:
             return
         state = self.state
         old, progress = state.unit(name), state.progress[unit.name]
-        if not progress.joined:  # it has been live since an earlier tick, and was compared since
+        if not progress.joined:  # it has been live since an earlier tick, and has been compared since then
             progress.joined = True
             self._change_is_all(unit, progress)
         if unit.trial is not None and state.before is not None:
@@ -267,7 +273,8 @@ class TickAdvance:
             state.reshaped.add(name)
 
     def _change_is_all(self, unit: Collection, progress: CollectionProgress) -> None:
-        """Report all rows of a view, and of its derived relations, as the change of this tick: it was built in several ticks."""
+        """Report all rows of a view and its derived relations as the change of this tick, because they were built over
+        several ticks."""
         if not isinstance(unit, ViewCollection):
             return
         if (whole := self._whole(unit, unit)) is not None:
@@ -277,7 +284,7 @@ class TickAdvance:
                 progress.beside_refs[derived.contents.name] = whole
 
     def _whole(self, unit: ViewCollection, relation: ViewCollection | DerivedRelation) -> Added | None:
-        """The whole contents of a relation, written as one run; None for an empty relation."""
+        """Write the whole contents of a relation as one run, and return it; None if the relation is empty."""
         slot, arrangements = relation.contents, self.state.arrangements
         runs = arrangements.runs(unit, slot)
         return arrangements.replace(unit, slot, merged_run(slot, runs, bottom=True)) if runs else None

@@ -1,11 +1,12 @@
-"""Parts of a backlog: what a unit that is behind takes in at once, and when an error over one of them counts.
+"""Parts of a backlog: how much a collection that is behind reads at once, and when an error over such a part counts.
 
-What a view holds after a part of its backlog is of no tick: nobody sees it, and batch never runs over these rows alone. So an
-expression that fails there, such as `100 / count(*)` where no row of the part qualifies, or a sum that does not fit before the
-rest has come, says nothing of the view. Such a part is taken together with as many rows again, up to the whole backlog, whose
-state is that of a tick: an error there is the view's. That takes memory for the rows of the longest stretch on which the view
-fails, and twice the work; to step without evaluating would take a second form of every operator. An expression that fails on
-a row by itself fails whatever follows, and counts at once, so that one bad row does not have the backlog read as a whole.
+The contents of a view after a part of its backlog do not belong to any tick: they are not visible, and batch never runs
+over these rows alone. So if an expression fails there, such as `100 / count(*)` where no row of the part qualifies, or
+a sum that overflows before the remaining rows have been read, that does not mean that the view fails. Such a part is
+read together with as many rows again, up to the whole backlog, whose state is that of a tick: an error there is the
+view's. That takes memory for the rows of the longest range on which the view fails, and twice the work; stepping
+without evaluating would require a second implementation of every operator. An expression that fails on a single row
+fails whatever follows, and counts at once, so that one bad row does not cause the whole backlog to be read at once.
 """
 
 from __future__ import annotations
@@ -21,32 +22,33 @@ from headwater.operators import graph as g
 from headwater.operators.zset.delta import Delta
 
 BACKFILL_ROWS = 500_000
-"""Rows that a view which is behind takes per tick: enough to be fast, few enough not to hold up the others."""
+"""Maximum number of rows that a view that is behind reads per tick: enough for throughput, few enough not to delay the
+others."""
 PASSING = (EvaluationError, ArithmeticOverflowError)
-"""Errors that more rows may put right."""
+"""Errors that may disappear with more rows."""
 Changes = Mapping[str, Rows]
 
 
 def is_passing(unit: Collection, changes: Changes, error: HeadwaterError) -> bool:
-    """Whether an error over a part of a backlog may be gone with more of it."""
+    """Whether an error over a part of a backlog may disappear with more of the backlog."""
     if not isinstance(unit, ViewCollection):
         return False
     return unit.diverts or isinstance(error, ArithmeticOverflowError) or not _fails_on_a_row(unit, changes)
 
 
 def is_early(unit: Collection, sequence: int) -> bool:
-    """Whether a view that is to join at a commit of the log may do so later: more of the rows that it was created over
-    come after it."""
+    """Whether a view that would become live at a log commit may become live later, because it was created over records
+    that come after that commit."""
     return isinstance(unit, ViewCollection) and sequence < unit.incarnation
 
 
 def more_rows(rows: int, changes: Changes) -> int:
-    """How many rows to take after a part of so many has failed, which has had these changes."""
+    """Return how many rows to read after a part of `rows` rows, with these changes, has failed."""
     return 2 * max([rows, *map(size, changes.values())])
 
 
 def _fails_on_a_row(unit: ViewCollection, changes: Changes) -> bool:
-    """Whether an expression fails on a row of a topic that nothing was put together with yet."""
+    """Whether an expression fails on a single row of a topic, before it is combined with other rows."""
     made: dict[int, Delta] = {}
     try:
         for node, operator in unit.pipeline.nodes:

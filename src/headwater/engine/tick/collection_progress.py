@@ -1,4 +1,4 @@
-"""Where a unit is in a tick under way."""
+"""The progress of a collection in a tick under way."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from headwater.state.manifest import Manifest, ViewState
 
 @dataclass
 class CollectionProgress:
-    """Where a unit is before and after a tick."""
+    """Position, status and other progress of a collection, before and after a tick."""
 
     state: ViewState | None
     change: Delta | None = None
-    """Of this tick; None unless the unit is live in it."""
+    """Change of the contents in this tick; None unless the collection is live in the tick."""
     joined: bool = False
-    """Live from this tick on: who reads it gets its whole contents."""
+    """Whether the collection becomes live in this tick, so that its readers get its whole contents."""
     status: str = "backfilling"
     reason: str | None = None
     sequence: int = 0
     positions: Ends = field(default_factory=dict)
     begun: bool = False
-    """Whether it has made its first step, in which constants and empty aggregates come in."""
+    """Whether the first step has run, in which constants and aggregates over no rows are emitted."""
     built: int = 0
-    """The tick at which it began."""
+    """The tick at which the build of the collection began."""
     begins: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """topic -> its partitions' first offsets then: what was removed since cannot be read again."""
+    """topic -> first offsets of its partitions when the build began; records that were removed since cannot be read again."""
     base: Manifest | None = None
-    """While it is built on a base: that base, whose contents of other units it has read."""
+    """The base from which the collection is being rebuilt, and whose contents of other collections it has read; else None."""
     ledger: Ledger = field(default_factory=dict)
-    """By topic, what became of the rows that it has read so far."""
+    """By topic, counts of the rows that were read so far, and of what became of them."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    """Of the topics that it waits for, at its positions."""
+    """Watermarks of the topics that the collection waits for, at its positions."""
     beside: dict[str, Delta] = field(default_factory=dict)
-    """By arrangement, what this tick changes in what it gives beside its rows."""
+    """Changes of the derived relations (late rows, rejected rows) in this tick, by arrangement."""
     beside_refs: dict[str, Added] = field(default_factory=dict)
-    """The runs that have it."""
+    """The runs with the changes of the derived relations, by arrangement."""
     is_blocked: bool = False
-    """Stopped for no other reason than that one below it is."""
+    """Whether the collection is stopped only because it cannot go on without something else: a collection that it
+    reads, or keys."""
     key: tuple[int, ...] | None = None
-    """The columns that its contents are arranged by; None if these are the ones that its unit says."""
+    """Columns by which the contents are arranged; None if these are the columns that the collection defines."""
     old: int | None = None
-    """The tick that has the version which it has taken the place of, when it was built anew."""
+    """For a rebuilt view that has replaced an earlier version: the last tick that has that version."""

@@ -1,4 +1,4 @@
-"""The states of views, tables and derived relations as a manifest has them, made of where these stand after a tick."""
+"""The states of views, tables and derived relations in a manifest, computed from their progress after a tick."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from headwater.state.run_refs import RunRef
 def unit_state(
     unit: Collection, standing: CollectionProgress, then: ViewState | None, tick: int, change: Added | None
 ) -> ViewState:
-    """A view or a table after a tick; `then` is its state before, `change` the run of what the tick changed."""
+    """Return the state of a view or a table after a tick; `then` is its state before, `change` the run with the tick's
+    change."""
     live = standing.status == "live"
     return ViewState(
         name=unit.name,
@@ -49,7 +50,7 @@ def unit_state(
 def derived_state(
     derived: DerivedRelation, unit: Collection, state: ViewState, then: ViewState | None, change: Added | None
 ) -> ViewState:
-    """A relation that a view gives beside its rows: it stands where the view does, whose state is `state`."""
+    """Return the state of a derived relation: it has the positions and status of its view, whose state is `state`."""
     live = state.status == "live"
     return dataclasses.replace(
         state,
@@ -63,7 +64,8 @@ def derived_state(
 
 
 def broken_state(name: str, broken: Broken, then: ViewState | None, tick: int) -> ViewState:
-    """A view that cannot be planned. It stays where it was: what it held can be read at the last tick that it was in."""
+    """Return the state of a view that cannot be planned: unchanged positions, so it can be read at the last tick it was
+    part of."""
     if then is not None and then.incarnation == broken.definition.incarnation:
         record = dataclasses.replace(then.record, unplanned=True)
         return dataclasses.replace(then, status="stopped", reason=broken.reason, change=None, record=record)

@@ -1,4 +1,4 @@
-"""Committing a tick: the manifest that says where every collection is after it."""
+"""Committing a tick: the manifest with the positions and status of every collection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TickCommit:
             return True
         live = {t for u in tick.units if tick.progress[u.name].status == "live" for t in u.topics}
         if any(tick.target.positions[t] != before.positions.get(t) for t in live):
-            return True  # offsets that hold no record were passed
+            return True  # the tick has passed offsets without records
         moved = (*tick.units, *tick.derived.values())
         now: dict[str, tuple[Any, str]] = {u.name: (u.identity, tick.progress[u.name].status) for u in moved}
         left = (self._broken_state(name, broken) for name, broken in tick.broken.items())
@@ -41,10 +41,10 @@ class TickCommit:
         return any(p.state and p.sequence != p.state.record.sequence for p in behind)
 
     def commit(self, extra: Mapping[str, Any]) -> Manifest:
-        """Write the manifest of the tick; `extra` is what the engine stores in it."""
+        """Write and commit the manifest of the tick; `extra` contains additional entries from the engine."""
         tick, before, target = self.state, self.state.before, self.state.target
         live = [tick.progress[u.name] for u in tick.units if tick.progress[u.name].status == "live"]
-        # a topic that nobody read before is not in the cut: one that joins has its position by itself
+        # a topic without readers so far is not in the cut: a collection that becomes live has its own position in it
         own = {topic: dict(ends) for progress in live for topic, ends in progress.positions.items()}
         store = tick.environment.store
         manifest = Manifest(
@@ -62,13 +62,13 @@ class TickCommit:
             previous=before.id if before is not None else "",
             commit=tick.log.commit_id(target.sequence) or "",
         )
-        tick.log.sync()  # a tick survives a power failure, and so must every commit that it covers
+        tick.log.sync()  # a tick survives a power failure, so every commit that it covers must be durable too
         store.commit(manifest)
         tick.arrangements.committed(manifest)
         return manifest
 
     def arrangements(self) -> Mapping[str, tuple[RunRef, ...]]:
-        """The runs that the manifest names, by arrangement."""
+        """The runs that the manifest references, by arrangement."""
         return self.state.arrangements.refs
 
     def _unit_state(self, unit: Collection) -> ViewState:

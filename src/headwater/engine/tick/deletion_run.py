@@ -1,8 +1,8 @@
 """The run of a tick that applies deletions to the state of views.
 
-It differs from any other run in each phase. Planning: what holds deleted values is rebuilt, unless they can be retracted from it.
-Advancing: collections of which something is retracted take in the rows that go, and groups that cannot be retracted from are
-computed again. Committing: every arrangement is in files of its own, without what lay beside it.
+It differs from other runs in each phase. Planning: collections with deleted values are rebuilt, unless the values can be
+retracted from them. Advancing: collections with retractions read the retracted rows, and groups from which rows cannot be
+retracted are recomputed. Committing: every arrangement is rewritten to new files, without the rows that shared its old files.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from headwater.state.run_refs import RunRef
 
 
 class DeletionPlan(TickPlan):
-    """Plans a rebuild for each collection that holds deleted values, unless they are retracted from it."""
+    """Plans a rebuild of each collection with deleted values, unless the values are retracted from it."""
 
     def __init__(
         self, state: TickState, arrangements: RewrittenArrangements, retraction: Retraction | None
     ) -> None:
         super().__init__(state)
         self.retracted: set[str] = set()
-        """The collections that rows are retracted from in this tick."""
+        """The collections from which rows are retracted in this tick."""
         self._arrangements = arrangements
         self._retracts = retraction.units if retraction is not None else set()
 
@@ -56,7 +56,7 @@ class DeletionPlan(TickPlan):
         super().hold_back(unit, self.give_up(unit, progress, reason), status, reason)
 
     def give_up(self, unit: Collection, progress: CollectionProgress, reason: str) -> CollectionProgress:
-        """Rebuild a collection instead, where a retraction that was planned is not possible."""
+        """Rebuild a collection instead, if a planned retraction turns out to be impossible."""
         if unit.name not in self.retracted:
             return progress
         self.retracted.remove(unit.name)
@@ -72,7 +72,7 @@ class DeletionPlan(TickPlan):
 
 
 class DeletionAdvance(TickAdvance):
-    """Advances collections, and retracts deleted rows from those that the plan names."""
+    """Advances collections, and retracts deleted rows from those that the plan lists."""
 
     plan: DeletionPlan
 
@@ -136,7 +136,7 @@ class DeletionRun(TickRun):
         target: TickTarget,
         deleted: Mapping[str, DeletionEntry],
     ) -> None:
-        """`deleted`: the deletions that this tick applies first."""
+        """`deleted`: the deletions that this tick is the first to apply."""
         log, store = environment.log, environment.store
         retraction: Retraction | None = None
         erased: dict[str, str] = {}
@@ -155,7 +155,7 @@ class DeletionRun(TickRun):
         self.commit = DeletionCommit(self.state)
 
     def finish(self) -> None:
-        """Rewrite every arrangement that rows were retracted from; for followers, the view was rebuilt in this tick."""
+        """Rewrite every arrangement from which rows were retracted; for subscribers, the view was rebuilt in this tick."""
         tick = self.state
         for unit in tick.units:
             if unit.name not in self.plan.retracted:

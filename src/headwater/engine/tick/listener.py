@@ -10,36 +10,40 @@ from headwater.engine.tick.tick_engine import TickReport
 from headwater.state.manifest import Manifest
 
 _TO_THE_CALLER_OF_SQL = 7
-"""Calls from `Listener.warned` up to the program that has a statement run."""
+"""Stack depth from `Listener.warned` to the program that executes a statement."""
 
 
 class Listener:
-    """Told what goes on, for those who show it: override what is of interest. Nothing waits for an answer.
+    """Receives progress reports of an engine, for programs that show them. Override the methods of interest.
 
-    `ticked` is called by the thread that makes ticks.
+    The engine expects no reply. `ticked` is called by the thread that runs ticks.
     """
 
     enough: bool = False
-    """Set it to end `run` after the tick under way; the rest is left to the next."""
+    """Set it to end `run` after the tick under way; the remaining work is left to the next run."""
 
     def starting_spark(self) -> AbstractContextManager[None]:
-        """Spark is needed for the first time in this workspace: it starts within the block, unless one is up already."""
+        """Return a context in which Spark starts, because it is needed for the first time in this workspace, unless it
+        runs already."""
         return nullcontext()
 
     def began_late(self, view: str, where: str) -> None:
-        """A view was created over topics whose first records had been removed."""
+        """Report that a view was created over topics whose first records had been removed."""
 
     def warned(self, view: str, told: Sequence[str]) -> None:
-        """A view is being created of whose SELECT this is told: what a part of it does not do."""
+        """Report warnings about the SELECT of a view that is being created: parts of it that have no effect."""
         for warning in told:
             warnings.warn(f"view {view}: {warning}", UserWarning, stacklevel=_TO_THE_CALLER_OF_SQL)
 
     def ticked(self, report: TickReport, manifest: Manifest) -> None:
-        """A tick was committed."""
+        """Report a committed tick."""
 
     def verifying(self, views: Sequence[str]) -> None:
-        """These views are about to be computed in batch and compared."""
+        """Report that these views are about to be computed in batch and compared."""
 
     def verified(self, view: str, difference: str | None, *, on_base: bool = False) -> None:
-        """A view was compared with what its SELECT gives in batch; None if it is equal. `on_base`: records that it was
-        made from were removed, so that it was computed from its base and the log after it."""
+        """Report the comparison of a view with the batch result of its SELECT; `difference` is None if they are equal.
+
+        `on_base`: records from which the view was built have been removed, so the batch result was computed from the
+        view's base and the log after it.
+        """

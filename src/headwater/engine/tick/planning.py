@@ -29,7 +29,7 @@ class TickPlan:
         self._bases = state.environment.bases
 
     def visit(self, unit: Collection) -> CollectionProgress | None:
-        """The progress of a collection that this tick advances; None for a collection that is stopped or held back."""
+        """Return the progress of a collection that this tick advances; None for a collection that is stopped or held back."""
         progress = self.state.progress[unit.name] = self.progress_of(unit)
         if progress.status == "stopped":
             return None
@@ -42,7 +42,7 @@ class TickPlan:
         return None if progress.status == "stopped" else progress
 
     def hold_back(self, unit: Collection, progress: CollectionProgress, status: str, reason: str) -> None:
-        """Hold a collection back because of the status of a collection that it reads."""
+        """Hold back a collection because of the status of a collection that it reads."""
         if status == "stopped":
             progress.is_blocked = True
             self.stop(unit, progress, reason)
@@ -50,10 +50,10 @@ class TickPlan:
             self.state.progress[unit.name] = self.rebuild(unit, progress.state, reason)
 
     def progress_of(self, unit: Collection) -> CollectionProgress:
-        """The progress of a collection after the previous tick, or that of a rebuild which begins now."""
+        """Return the progress of a collection after the previous tick, or that of a rebuild which begins now."""
         state = self.state.state_before(unit.name)
         if state is None or state.record.identity != unit.identity:
-            state = self.state.state_before(f"{unit.name}{BESIDE}")  # what it was to replace is gone
+            state = self.state.state_before(f"{unit.name}{BESIDE}")  # the view that it replaces is gone
         if state is None or state.record.identity != unit.identity:
             then = self.state.state_before(unit.name)
             is_same = (
@@ -87,10 +87,10 @@ class TickPlan:
         )
 
     def rebuild(self, unit: Collection, state: ViewState | None, reason: str) -> CollectionProgress:
-        """Begin to rebuild a collection. `state` is the state that it loses thereby, if any, and `reason` says why.
+        """Begin to rebuild a collection, and return its progress. `state` is the state that is discarded, if any.
 
-        If records that it was built from were removed, it goes on from its base. Without one it would not be the same
-        again: then it is stopped instead.
+        If records from which the collection was built have been removed, it is rebuilt from its base. If it has no
+        base, a rebuild could not reproduce it, so it is stopped instead.
         """
         hold_from_start(self._log, unit.topics)
         needs_all = isinstance(unit, VersionCollection)
@@ -140,7 +140,8 @@ class TickPlan:
         return progress
 
     def stop(self, unit: Collection, progress: CollectionProgress, reason: str) -> None:
-        """Stop a collection at the previous tick. Runs that it wrote in this tick are not named, and so have no effect."""
+        """Stop a collection at the previous tick. Runs that it wrote in this tick are not referenced, and so have no
+        effect."""
         self.state.arrangements.clear(unit)
         if progress.state is not None and self.keeps_state(unit):
             assert self.state.before is not None
@@ -160,7 +161,8 @@ class TickPlan:
         return self.state.before is not None
 
     def damage(self, unit: Collection) -> str | None:
-        """The damage to the state of a collection, or to that of a collection that it reads, whose changes are unknown then."""
+        """Return the damage to the state of a collection, or of a collection that it reads (its changes are unknown
+        then); else None."""
         found = self.state.damaged
         if not found:
             return None
@@ -194,10 +196,11 @@ class TickPlan:
         unit = self.state.unit(f"{name}{BESIDE}")
         return isinstance(unit, ViewCollection) and unit.trial is not None
 
-    # --- changes of views that join --------------------------------------------------------------------------------
+    # --- changes of views that become live ------------------------------------------------------------------------
 
     def replaced(self, name: str) -> Delta:
-        """The difference between a rebuilt view that becomes live in this tick and the version before it, for its readers."""
+        """Return the difference between a rebuilt view that becomes live in this tick and its previous version, for its
+        readers."""
         state = self.state
         now, then = state.contents(name), state.state_before(name)
         if then is None or state.before is None or then.status != "live":
@@ -207,7 +210,7 @@ class TickPlan:
         return consolidate(concat([now, old.negated()], state.relation(name).schema))
 
     def _lacking(self, unit: Collection) -> str | None:
-        """An input that was rebuilt and now lacks rows, where the collection cannot retract rows; None if there is none."""
+        """Return an input that was rebuilt and now lacks rows which the collection cannot retract; None if there is none."""
         for name in unit.counts_on if isinstance(unit, ViewCollection) else ():
             if self.state.progress[name].joined and (self.replaced(name).weights < 0).any():
                 return name

@@ -1,11 +1,11 @@
-"""The tick: one cut through the log, every view moved to it, one commit.
+"""The engine: chooses a cut through the log, advances every view to it, and commits the tick.
 
-All views that are live stand at the same cut and move together. A view that is new (or was built anew) is *behind*: it
-catches up by itself, a chunk per tick, and joins the others when it has reached their cut; until then it is no part of
-the tick. A view that fails is stopped where it was, with those above it, and the tick goes on without it.
+All live views are at the same cut and advance together. A view that is new or being rebuilt is *behind*: it catches up
+independently, one chunk per tick, and becomes live when it has reached the cut of the others; until then it is not part of the
+tick. A view that fails is stopped at its position, together with the views that read it, and the tick goes on without them.
 
-Nothing that a tick computes is seen before its manifest is committed, and all of it is a function of the log and of
-the manifest before: a crash at any point leaves the last tick, and the next engine does the same work again.
+Results of a tick are invisible until its manifest is committed, and they are a function of the log and of the previous
+manifest: after a crash at any point, the last tick is still there, and the next engine does the same work again.
 """
 
 from __future__ import annotations
@@ -42,39 +42,39 @@ from headwater.state.ownership import Ownership
 from headwater.state.store import StateStore
 
 TICK_ROWS_MAX = 1_000_000
-"""Rows of a tick unless told otherwise: what bounds the memory that a long history takes."""
+"""Default maximum number of rows per tick; it bounds the memory that a long history takes."""
 TICKS_KEPT = 100
-"""Past ticks that can be read at once, unless told otherwise; older ones are collected."""
+"""Default number of past ticks that can be read directly; older ones are garbage-collected."""
 TICKS_KEPT_US = parse_span_us("5 minutes")
 TICKS_KEPT_MAX = 2_000
-"""Unless told otherwise, ticks of the last minutes are kept too, up to so many: who follows changes may restart."""
+"""Default maximum number of ticks that are kept because they are recent: subscribers may restart and go on from them."""
 COLLECT_EVERY_TICKS = 16
 TICKS_RESERVED = 10_000
 LET_GO_EVERY_MS = 5_000.0
 LOOK_EVERY_MS = 5_000.0
-"""How often an engine that goes on looks whether its state is what it has written."""
+"""Interval at which a running engine checks its state files for loss or modification."""
 
 _ENGINE, _TICKS = "engine", "ticks"
 
 
 @dataclass(frozen=True)
 class TickReport:
-    """What a tick did."""
+    """The outcome of a tick."""
 
     tick: int
     rows: int
-    """Records of the log that it took in, each once, however many views read it."""
+    """Number of log records that were read, each counted once, however many views read it."""
     seconds: float
     phases: Mapping[str, float] = field(default_factory=dict)
     """The seconds of each phase; see `headwater.engine.metrics.phases`."""
     stopped: Mapping[str, str] = field(default_factory=dict)
     errors: Mapping[str, HeadwaterError] = field(default_factory=dict)
     reads: Sequence[ReadSpan] = ()
-    """Where in the log `rows` are."""
+    """Spans of the log that contain `rows`."""
 
 
 class Engine:
-    """Makes ticks. One per workspace, by `Ownership`."""
+    """Runs ticks. A workspace has one engine at a time, by `Ownership`."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class Engine:
         *,
         in_background: bool = False,
     ) -> None:
-        """`keep_ticks`: how many past ticks can be read at once; those before are computed from the log when asked for.
+        """`keep_ticks`: how many past ticks can be read directly; older ones are computed from the log on request.
 
-        `in_background`: large merges are left to a thread, for an engine that goes on; it is to be closed.
+        `in_background`: whether a thread does large merges, for an engine that keeps running; it must be closed.
         """
         self._log = log
         self._store = store
@@ -110,10 +110,10 @@ class Engine:
         self._first = self._first_tick()
         self._figures = figures_of(self.manifest)
         self.watch = Phases()
-        """Where the time of the tick under way, or else of the last one, went; of one that failed too."""
+        """Time per phase of the tick under way, or else of the last tick, even if that failed."""
 
     def tick(self, rows_max: int | None = None) -> TickReport | None:
-        """Move every view on, by `rows_max` rows of the log at most; None if there is nothing to do."""
+        """Run a tick that advances every view by at most `rows_max` rows of the log; return None if there is nothing to do."""
         rows_max = rows_max or TICK_ROWS_MAX
         started = self._clock.steady_ms()
         self._ownership.beat()
@@ -160,19 +160,20 @@ class Engine:
         )
 
     def _look_for_damage(self, before: Manifest | None, now_ms: float) -> None:
-        """So often, look whether files of the last tick are gone or were changed: what is in memory does not show it."""
+        """Check periodically whether files of the last tick are missing or were changed, which cached runs would not show."""
         if before is not None and now_ms - self._looked_ms >= LOOK_EVERY_MS:
             self._looked_ms = now_ms
             self._damaged |= lost(self._store, before)
 
     def _deletions(self) -> tuple[dict[str, DeletionEntry], dict[str, DeletionEntry]]:
-        """The deletions that the state is to follow, and those that it has followed while nobody came to say so."""
+        """Return the deletions that the next tick must apply, and those that an earlier tick has applied without
+        settling them."""
         known = self.manifest.extra.get(rebuild_after_delete.TAKEN, {}) if self.manifest is not None else {}
         found = rebuild_after_delete.pending(self._log).items()
         return {n: e for n, e in found if n not in known}, {n: e for n, e in found if n in known}
 
     def _deleted(self, run: TickRun, deleted: Mapping[str, DeletionEntry]) -> dict[str, Any]:
-        """What a tick says of deletions, if there is something to say."""
+        """Return the manifest entries about deletions; empty if there are none."""
         if not (entries := deletion_entries(self._log)):
             return {}
         retracted = run.plan.retracted if isinstance(run, DeletionRun) else set[str]()
@@ -190,7 +191,7 @@ class Engine:
         return max(TICKS_KEPT, min(recent, TICKS_KEPT_MAX))
 
     def _end_merges(self) -> None:
-        """Begin merges anew: what is being merged is about to be copied or removed."""
+        """Restart the merge thread: the runs that are being merged are about to be copied or removed."""
         if self._merging is not None:
             self._merging.close()
             self._merging = self._new_merging()
@@ -206,11 +207,11 @@ class Engine:
         watch: Phases,
         deleted: Mapping[str, DeletionEntry],
     ) -> TickRun:
-        """Do a tick's work. Views whose state turns out to be damaged are built anew in it."""
+        """Run a tick up to its commit; views whose state turns out to be damaged are rebuilt in it."""
         while True:
             positions, sequence = self._cut(workload, before, rows_max)
             if marks_of(self._log.topics()) != workload.marks:
-                # A column was dropped since it was planned, and the cut may have rows from after that.
+                # A column was dropped after the planning, and the cut may include rows from after that.
                 with watch(phases.PLAN):
                     workload = self._workload(before)
                 continue
@@ -236,7 +237,7 @@ class Engine:
                 raise
 
     def _let_go(self, *, now: bool = False) -> None:
-        """Let the log remove what every view has read. A hold that lags behind only keeps a little more."""
+        """Let the log remove records that every view has read. If this runs late, only a little more is kept."""
         if not now and self._clock.steady_ms() - self._let_go_ms < LET_GO_EVERY_MS:
             return
         self._let_go_ms = self._clock.steady_ms()
@@ -244,19 +245,19 @@ class Engine:
         let_go(self._log, self._bases, self.manifest, self._clock)
 
     def finish(self) -> None:
-        """The last act of an engine that stops in good order."""
+        """Release records once more, when an engine stops regularly."""
         if self.manifest is not None:
             self._let_go(now=True)
 
     def close(self) -> None:
-        """End what goes on in the background."""
+        """Stop the background thread."""
         if self._merging is not None:
             self._merging.close()
 
     def next_tick(self) -> int:
-        """The number of the next tick: never one that was there before, also if all state was deleted since.
+        """Return the number of the next tick: greater than any earlier one, even if all state was deleted since.
 
-        Numbers are reserved in the log, many at a time, because a commit of the log per tick would be one too many.
+        Numbers are reserved in the log, many at a time, to save a commit of the log per tick.
         """
         tick = max(self._first, self.manifest.tick + 1 if self.manifest else 0)
         if tick > self._reserved:
@@ -267,8 +268,11 @@ class Engine:
         return tick
 
     def _begin(self) -> tuple[Manifest | None, bool]:
-        """The tick to go on from, and whether it is the base: the state since then is gone, and so are the records that
-        would be needed to make it without the base. State of another log than this one is removed."""
+        """Return the tick to start from, and whether it is the base.
+
+        The base is used if the state after it is lost, because records that a rebuild without the base would need may
+        be gone too. State that belongs to another log is removed.
+        """
         latest = self._store.latest_whole()
         try:
             base = self._bases.newest()
@@ -287,8 +291,10 @@ class Engine:
         return base, True
 
     def _first_tick(self) -> int:
-        """This engine's first. After ticks that cannot be read any more a number is left out, so that followers, who
-        need every tick, know that they cannot go on from them."""
+        """Return the number of this engine's first tick.
+
+        If ticks were lost, a number is skipped, so that subscribers, which need every tick, detect that they cannot go on.
+        """
         ticks = self._store.ticks()
         if self.manifest is None or not ticks:
             return max(self._reserved, self._store.last_recorded()) + 1
@@ -296,14 +302,17 @@ class Engine:
         return newest + 1 if newest == self.manifest.tick else newest + 2
 
     def settled(self) -> bool:
-        """Whether every view is live or stopped: none is behind."""
+        """Whether every view is live or stopped, so that none is behind."""
         return self.manifest is not None and all(
             v.status != "backfilling" for v in self.manifest.views.values()
         )
 
     def _workload(self, before: Manifest | None) -> Workload:
-        """What the next tick moves. Where a column is dropped that a view reads, a tick ends just before it, unless the last
-        one did; the next is without that view."""
+        """Return the collections of the next tick.
+
+        If a column that a view reads has been dropped, a tick ends just before the drop, unless the previous one did;
+        the next tick excludes that view.
+        """
         reached = before.sequence if before is not None else 0
         while True:
             workload = self._catalog.workload(_served(before), reached)
@@ -315,7 +324,7 @@ class Engine:
             reached = workload.until
 
     def _cut(self, workload: Workload, before: Manifest | None, rows_max: int | None) -> tuple[Ends, int]:
-        """The positions that live views move to, and the commit of the log that they stand for."""
+        """Return the positions to which live views advance, and the corresponding log commit."""
         units = workload.units
         if before is None:
             topics = sorted({t for u in units for t in u.topics})
@@ -331,8 +340,8 @@ class Engine:
 
 
 def is_of_another_log(log: Log, manifest: Manifest) -> bool:
-    """Whether a tick covers commits that the log has no more, or has as others: an older copy of the log alone was put back,
-    or a loss of power took its end."""
+    """Whether a tick covers commits that are missing from the log or differ there: an older copy of the log alone was
+    restored, or a power failure truncated it."""
     return Token(manifest.sequence, manifest.commit).differs(log.commit_id(manifest.sequence))
 
 

@@ -1,7 +1,7 @@
-"""One run of a tick: every collection planned and advanced to a cut, and the manifest that says so committed.
+"""One run of a tick: every collection is planned and advanced to a cut, and the manifest is committed.
 
-Nothing that it computes is seen before its manifest is committed, and all of it is a function of the log and of the
-manifest before, so that it can be given up at any point and done again.
+Results are invisible until the manifest is committed, and they are a function of the log and of the previous manifest,
+so a run can be abandoned at any point and repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TickRun:
         self.commit = TickCommit(self.state)
 
     def run(self) -> None:
-        """Advance every collection, level by level, sources first; what it writes is seen once it is committed."""
+        """Advance every collection, level by level, sources first; the results become visible with the commit."""
         state, advance, executor = self.state, self.advance, self.state.environment.executor
         for units in side_by_side(list(state.units)):
             state.derive()
@@ -51,4 +51,4 @@ class TickRun:
                 state.newly_stopped[name] = broken.reason
 
     def finish(self) -> None:
-        """Do what is left to do once all collections have been advanced."""
+        """Do the work that remains once all collections have been advanced."""

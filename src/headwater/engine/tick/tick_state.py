@@ -34,7 +34,7 @@ class TickEnvironment:
     phases: Phases
     executor: Executor
     merging: Merging | None = None
-    """The background thread that does large merges; None if they are done in the tick."""
+    """The background thread for large merges; None if they are done in the tick."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TickTarget:
     epoch: int
     positions: Ends
     sequence: int
-    """The commit of the log at the cut."""
+    """The log commit at the cut."""
     rows_max: int
 
 
@@ -61,7 +61,7 @@ class TickState:
         target: TickTarget,
         arrangements: type[Arrangements] = Arrangements,
     ) -> None:
-        """`damaged`: the arrangements of the tick before that cannot be used, with the reason."""
+        """`damaged`: the arrangements of the previous tick that cannot be used, with the reason."""
         self.environment = environment
         self.log = environment.log
         self.before = before
@@ -79,27 +79,27 @@ class TickState:
         """The derived relations (late rows, rejected rows) of the views that have been advanced, by name."""
         self._derives = any(isinstance(unit, ViewCollection) and unit.derived for unit in self.units)
         self.changes: dict[str, Added] = {}
-        """By view: the run with its change in this tick."""
+        """By view, the run with its change in this tick."""
         self.reshaped: set[str] = set()
         """Views whose columns change with this tick; their readers are planned again for the next tick."""
         self.newly_stopped: dict[str, str] = {}
         self.errors: dict[str, HeadwaterError] = {}
 
     def state_before(self, name: str) -> ViewState | None:
-        """The state of a collection after the tick before."""
+        """Return the state of a collection after the previous tick; None if it had none."""
         return self.before.views.get(name) if self.before is not None else None
 
     def unit(self, name: str) -> Collection:
-        """A collection, by its name or by that of one of its derived relations."""
+        """Return the collection of this name, or the one that has a derived relation of this name."""
         name = self.derived[name].view if name in self.derived else name
         return next(u for u in self.units if u.name == name)
 
     def relation(self, name: str) -> Collection | DerivedRelation:
-        """A collection or derived relation, by name."""
+        """Return the collection or derived relation of this name."""
         return self.derived[name] if name in self.derived else self.unit(name)
 
     def contents(self, name: str) -> Delta:
-        """The rows of a relation, with the changes of this tick so far."""
+        """Return the rows of a relation, including the changes of this tick so far."""
         relation = self.relation(name)
         return relation.rows(self.arrangements.runs(self.unit(name), relation.contents))
 

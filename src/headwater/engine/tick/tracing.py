@@ -1,7 +1,7 @@
-"""Ticks as OpenTelemetry spans, where the standard variables name an endpoint. Only this module knows OpenTelemetry.
+"""Ticks as OpenTelemetry spans, if the standard variables name an endpoint. No other module imports OpenTelemetry.
 
-Where none is named nothing is imported. Spans go out in batches, from a thread and a queue of bounded length: an endpoint that is
-away costs spans, never a tick. They are of a provider of our own, so that a program's is left as it is.
+Without an endpoint, nothing is imported. A thread sends spans in batches from a bounded queue: an unreachable endpoint loses
+spans, but never delays a tick. Spans use a separate tracer provider, so the provider of the program is not changed.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 SPOKEN = "http/protobuf"
 FLUSH_S = 3.0
-"""How long the end of an engine waits for spans to go out."""
+"""Maximum number of seconds that the end of an engine waits for spans to be sent."""
 _log = logging.getLogger("headwater")
 
 
 class Tracing:
-    """Told of every tick; does nothing with it."""
+    """Interface of tracing, and its implementation without an endpoint, which does nothing."""
 
     def ticked(self, began: Microseconds, report: TickReport, watch: Phases) -> None:
-        """A tick was committed."""
+        """Record a committed tick."""
 
     def failed(self, began: Microseconds, error: Exception, watch: Phases) -> None:
-        """A tick ended with an error, and was not committed."""
+        """Record a tick that ended with an error and was not committed."""
 
     def flush(self) -> None:
-        """Send what waits, if that can be done within `FLUSH_S`."""
+        """Send queued spans, if that is possible within `FLUSH_S`."""
 
     def close(self) -> None:
-        """The same, and send nothing any more."""
+        """Send queued spans, if that is possible within `FLUSH_S`, and stop."""
 
 
 def tracing(workspace: str, environment: Mapping[str, str]) -> Tracing:
-    """What the variables ask for. Never an error: what is in the way is a warning."""
+    """Return the tracing that the environment variables configure; problems are logged as warnings, never raised."""
     address = _endpoint(environment)
     if address is None:
         return Tracing()
@@ -62,12 +62,12 @@ def tracing(workspace: str, environment: Mapping[str, str]) -> Tracing:
 
 @cache
 def _warn_once(reason: str) -> None:
-    """Also where a program opens many workspaces."""
+    """Log a reason once per process, even if the program opens many workspaces."""
     _log.warning("ticks are not traced: %s", reason)
 
 
 def _endpoint(environment: Mapping[str, str]) -> str | None:
-    """Where spans are to go, without passwords; None if nowhere."""
+    """Return the endpoint for spans, without passwords; None if tracing is off."""
 
     def first(names: Sequence[str]) -> str:
         return next((told for name in names if (told := environment.get(name, "").strip())), "")
@@ -85,8 +85,10 @@ def _endpoint(environment: Mapping[str, str]) -> str | None:
 
 
 class _Spans(Tracing):
-    """A span for each tick, with one for each of its phases below it. In a program that has a span of its own under way while it
-    calls `ws.run()`, the ticks are below that."""
+    """A span for each tick, with a child span for each of its phases.
+
+    If a program calls `ws.run()` within a span of its own, the spans of ticks are children of that span.
+    """
 
     def __init__(self, workspace: str, environment: Mapping[str, str], address: str) -> None:
         require("otel", "sending spans")
@@ -96,7 +98,7 @@ class _Spans(Tracing):
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        logging.getLogger("opentelemetry").addHandler(logging.NullHandler())  # `_Exporter` says it, once
+        logging.getLogger("opentelemetry").addHandler(logging.NullHandler())  # `_Exporter` logs it once
         is_named = environment.get("OTEL_SERVICE_NAME", "").strip() or (
             "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
         )
@@ -110,7 +112,7 @@ class _Spans(Tracing):
         atexit.register(self.close)
 
     def ticked(self, began: Microseconds, report: TickReport, watch: Phases) -> None:
-        """A span, and an event of it for each view that stopped."""
+        """Record a span, with an event for each view that stopped."""
         facts = {"tick": report.tick, "rows": report.rows, "seconds": report.seconds}
         span = self._tick(began, facts, watch)
         for view, reason in report.stopped.items():
@@ -119,7 +121,7 @@ class _Spans(Tracing):
         span.end(_ns(began, report.seconds))
 
     def failed(self, began: Microseconds, error: Exception, watch: Phases) -> None:
-        """A span with the error."""
+        """Record a span with the error."""
         seconds = max((last for _, last in watch.spans.values()), default=0.0)
         span = self._tick(began, {"seconds": seconds}, watch)
         message = without_password(str(error))
@@ -149,11 +151,11 @@ class _Spans(Tracing):
         return span
 
     def flush(self) -> None:
-        """Bounded by us: the library's own bound is not kept."""
+        """Send queued spans. `FLUSH_S` is enforced here, because the library exceeds its own timeout."""
         self._within_bound(self._provider.force_flush)
 
     def close(self) -> None:
-        """What has not gone out by then is dropped."""
+        """Send queued spans, and drop those that cannot be sent within `FLUSH_S`."""
         atexit.unregister(self.close)
         self._within_bound(self._provider.shutdown)
         self._exporter.give_up()
@@ -165,7 +167,7 @@ class _Spans(Tracing):
 
 
 class _Exporter:
-    """Hands batches on, and says once that they do not arrive, and that they do again."""
+    """Forwards batches to an exporter; logs once when they fail to arrive, and once when they arrive again."""
 
     def __init__(self, inner: Any, address: str) -> None:
         self._inner = inner
@@ -174,7 +176,7 @@ class _Exporter:
         self._given_up = False
 
     def export(self, spans: Sequence[Any]) -> Any:
-        """Called by one thread at a time."""
+        """Export a batch; called by one thread at a time."""
         result = self._inner.export(spans)
         arrived = result.name == "SUCCESS"
         if arrived != self._is_well and not self._given_up:
@@ -184,16 +186,16 @@ class _Exporter:
         return result
 
     def give_up(self) -> None:
-        """End the wait between attempts."""
+        """Stop retrying."""
         self._given_up = True
         with suppress(Exception):
             self._inner.shutdown()
 
     def shutdown(self) -> None:
-        """Left to `give_up`."""
+        """Do nothing: `give_up` shuts down the exporter."""
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Nothing waits here."""
+        """Do nothing: this exporter has no queue."""
         del timeout_millis
         return True
 
