@@ -39,8 +39,8 @@ def _below_operator(root: g.Node) -> tuple[g.Node, list[int | None]]:
 
 
 def _below_maps(root: g.Node) -> tuple[g.Node, list[int | None]]:
-    """Return the node below the final Maps and Closes of a graph, and for each output column the column of that node that it is,
-    or None."""
+    """Return the node below the final Maps and Closes of a graph, and for each output column the column of that node that it
+    is, or None."""
     node = root
     origins: list[int | None] = list(range(len(root.schema)))
     while isinstance(node, g.Map | g.Close):

@@ -1,4 +1,4 @@
-"""Deletion: forgotten subjects and excised records carried into views, by retraction or rebuild.
+"""Deletion: forgotten subjects and excised records removed from views, by retraction or rebuild.
 
 Called by connectors, deletion, engine.tick, views; imports catalog, core, engine.collections,
 engine.dataflow, engine.input, engine.merging, log, operators, plan, state.
@@ -10,6 +10,6 @@ In import order, bottom to top:
     source_scan             a view's sources read again, in chunks
     recompute_groups        groups recomputed from the log where state cannot be retracted
     retract                 retraction of deleted rows, at the cost of what was deleted
-    retraction_steps        steps of a view from which something is retracted
-    rewritten_arrangements  arrangements written anew as a whole, without what was deleted
+    retraction_steps        steps of a view that retract deleted rows
+    rewritten_arrangements  arrangements rewritten as a whole, without what was deleted
 """

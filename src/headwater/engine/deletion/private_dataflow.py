@@ -1,8 +1,8 @@
-"""Which columns of rows depend on private values, as far as they are single rows of topics: what can be known of a record whose key
-is destroyed, and which steps on its way need not be asked.
+"""Dependence of columns on private values, where rows are still single rows of topics.
 
-A private value that is gone leaves its row as it was but for the columns that are made of it. What such a row is grouped or joined by
-is still known where these columns are others; whether a filter that looks at the value has passed it is not.
+When the key of a record is destroyed, only the columns computed from its private values are lost. The keys by which
+such a row is grouped or joined are still known if they do not depend on these columns; whether a filter over a private
+value has passed the row is not.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from headwater.engine.dataflow.operators.registry import kind_of
 from headwater.operators import graph as g
 
 Private = Callable[[g.SourceNode], frozenset[int]]
-"""The private columns of a source, by their places in its rows."""
+"""Function that returns the private columns of a source, as column indices."""
 
 
 def is_linear(node: g.Node) -> bool:
-    """Whether a node has single rows of its sources."""
+    """Whether the rows of a node are single rows of its sources."""
     return all(kind_of(each).is_linear for each in g.walk(node))
 
 
 def readers(root: g.Node, private: Private) -> list[g.Node] | None:
-    """The nodes to which rows with private values come as single rows, and which find what they hold of such a row by what is not private: operators by
-    their key, and a view of rows by the columns that it shows. None if there is one that cannot."""
+    """Return the nodes that read single rows with private values, if each can find its state of such a row without them.
+
+    An operator finds it by its lookup key, and a view of single rows by its output columns. Returns None if a node
+    cannot find its state that way.
+    """
     found: dict[int, g.Node] = {}
     for node in g.walk(root):
         kind = kind_of(node)
@@ -47,13 +50,13 @@ def readers(root: g.Node, private: Private) -> list[g.Node] | None:
 
 
 def shown_by(node: g.Node, private: Private) -> tuple[int, ...]:
-    """The columns of a node's rows that are known without private values; none if the rows themselves are not."""
+    """Return the columns of a linear node's rows that do not depend on private values; empty if the number of rows does."""
     hidden = veiled(node, private) if is_linear(node) else None
     return () if hidden is None else tuple(i for i in range(len(node.schema)) if i not in hidden)
 
 
 def veiled(node: g.Node, private: Private) -> frozenset[int] | None:
-    """The columns of a node's rows that depend on private values; None if how many rows there are does, filters aside."""
+    """Return the columns of a node's rows that depend on private values; None if, filters aside, the number of rows does."""
     match node:
         case g.SourceNode():
             return private(node)
@@ -66,7 +69,7 @@ def veiled(node: g.Node, private: Private) -> frozenset[int] | None:
 
 
 def unfiltered(node: g.Map, private: Private) -> g.Map:
-    """The same without the filters that look at private values."""
+    """Return the Map without the filters that read private values."""
     steps = _stepped(node, private)[1]
     return node if len(steps) == len(node.steps) else replace(node, steps=steps)
 
@@ -108,7 +111,7 @@ def _is_found_by(node: g.Node, key: tuple[int, ...], private: Private) -> bool:
 
 
 def _leaves(node: g.Node) -> Iterator[g.Node]:
-    """What the rows of a node are single rows of."""
+    """Yield the nodes whose rows reach a node through Maps and Unions only."""
     if isinstance(node, g.Map | g.Union):
         for below in node.inputs:
             yield from _leaves(below)

@@ -1,10 +1,11 @@
-"""Taking what was deleted out of everything that views keep: state is built anew from the log, and what held it is removed.
+"""Removal of deleted values from everything that views store: state is rebuilt from the log, and the old state is removed.
 
-A deletion (a subject that was forgotten, records that were excised) is an entry of the catalog, put once the log itself no
-longer gives the values out. The next tick takes it back from every view that holds something of it (`mending`), and builds those anew
-from which it cannot be. Runs of different views share files, so in that tick all others are copied; once it is made, all ticks before it are removed, and what a base
-held of these views. So nothing of the state is older than the deletion, and a past tick is computed from the log as it
-reads now. A crash in between leaves the entry as it was, and the next tick does it again.
+A deletion (a forgotten subject, or excised records) is an entry of the catalog, which is written once reads of the log
+no longer return the values. The next tick retracts the values from every view that contains any of them (`retract`),
+and rebuilds the views from which they cannot be retracted. Runs of different views share files, so the tick copies the
+runs of all other views. Once it is committed, all earlier ticks are removed, and so is what the base has of the
+affected views. So no part of the state is older than the deletion, and a past tick is computed from the log as it reads
+now. After a crash in between, the entry is unchanged, and the next tick does the same again.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from headwater.state.writer import Writer
 
 REASON = "values in it were deleted"
 TAKEN = "taken"
-"""In a tick: the deletions that it was the first to follow, or that are not settled yet."""
+"""Key in a manifest's `extra`: the deletions that the tick was the first to apply, or that are not settled yet."""
 REWRITTEN = "headwater.rewritten"
-"""In the metadata of what a past tick shows: the deletions since."""
+"""Metadata key of the result of a query on a past tick: the deletions since that tick."""
 
 
 def pending(log: Log) -> dict[str, DeletionEntry]:
-    """The deletions that the state does not follow yet, and the log does."""
+    """Return the deletions that the log has applied but the state has not."""
     return {name: e for name, e in deletion_entries(log).items() if e.logged and e.tick is None}
 
 
 def views_of(log: Log, manifest: Manifest | None, entry: DeletionEntry) -> list[str]:
-    """The views that a deletion touches, sources first: those that it has touched, or those that it will."""
+    """Return the views that a deletion has affected, or will affect, sources first."""
     if entry.views is not None:
         return list(entry.views)
     topics = set(entry.topics)
@@ -53,7 +54,7 @@ def views_of(log: Log, manifest: Manifest | None, entry: DeletionEntry) -> list[
 
 
 def _views(log: Log, topics: set[str]) -> list[str]:
-    """The views that read one of these topics, directly or through others, sources first."""
+    """Return the views that read any of these topics, directly or through other views, sources first."""
     direct = [v.name for v in definitions(log).values() if topics & {table_topic(name) for name in v.reads}]
     return _and_above(log, direct)
 
@@ -65,8 +66,10 @@ def _and_above(log: Log, views: Iterable[str]) -> list[str]:
 def _touched(
     log: Log, manifest: Manifest, entries: Iterable[DeletionEntry]
 ) -> tuple[list[ViewState], list[str]]:
-    """What is in a tick of these deletions, and the views among it. What was forgotten is in what keeps private values of a topic;
-    what was excised, in everything that is made of it."""
+    """Return the states in a manifest that these deletions affect, and the affected views.
+
+    A forgotten subject affects states that keep private values of a topic; an excision affects all states built from a topic.
+    """
     forgotten, excised = set[str](), set[str]()
     for entry in entries:
         (forgotten if entry.forgets else excised).update(entry.topics)
@@ -83,12 +86,13 @@ def _touched(
 
 
 def touched(log: Log, before: Manifest | None, done: Mapping[str, DeletionEntry]) -> list[str]:
-    """The views that these deletions have made anew, after this tick."""
+    """Return the views from which these deletions remove values."""
     return [] if before is None else _touched(log, before, done.values())[1]
 
 
 def rewritten(log: Log, tick: int, found: pa.Table) -> pa.Table:
-    """What a past tick shows, with a note of the deletions since: it is not what was shown then."""
+    """Return the result of a query on a past tick, with metadata that names the deletions since: it differs from the
+    result then."""
     entries = deletion_entries(log).items()
     since = sorted(name for name, e in entries if e.tick is None or e.tick > tick)
     if not since:
@@ -97,7 +101,8 @@ def rewritten(log: Log, tick: int, found: pa.Table) -> pa.Table:
 
 
 def resting_on(log: Log, store: StateStore, topic: str) -> dict[str, Mapping[int, int]]:
-    """The views that read a topic and can only be made again from their base, with how far that has read it."""
+    """Return the views that read a topic and can be rebuilt only from their base, with the positions up to which the
+    base has read the topic."""
     base = Bases(store.storage).newest()
     found: dict[str, Mapping[int, int]] = {}
     for state in base.views.values() if base is not None else ():
@@ -108,7 +113,7 @@ def resting_on(log: Log, store: StateStore, topic: str) -> dict[str, Mapping[int
 
 
 def arrangements(log: Log, manifest: Manifest, entries: Iterable[DeletionEntry]) -> dict[str, str]:
-    """The arrangements of a tick that hold what was deleted, with the reason why they are not to be kept."""
+    """Return the arrangements of a tick that contain deleted values, with the reason why they must not be kept."""
     gone = _touched(log, manifest, entries)[0]
     return {name: REASON for state in gone for name in manifest.kept_for(state)}
 
@@ -116,7 +121,8 @@ def arrangements(log: Log, manifest: Manifest, entries: Iterable[DeletionEntry])
 def copied(
     store: StateStore, writer: Writer, refs: Mapping[str, tuple[RunRef, ...]]
 ) -> dict[str, tuple[RunRef, ...]]:
-    """Runs in files of their own, without what lay beside them."""
+    """Return the runs, each copied to files of this tick unless this tick has written it, without the other runs of its
+    old file."""
 
     def moved(ref: RunRef) -> RunRef:
         return ref if ref.file in writer.files else writer.add(store.open_run(ref), ticks=ref.ticks)
@@ -127,7 +133,7 @@ def copied(
 def settle(
     log: Log, store: StateStore, bases: Bases, manifest: Manifest, done: Mapping[str, DeletionEntry]
 ) -> None:
-    """A tick without what was deleted is made: remove everything that is older, and say so."""
+    """Remove everything that is older than a tick without the deleted values, and record in the entries that this is done."""
     without(log, store, bases, list(done.values()), manifest)
     store.collect(1)
     said = {"tick": manifest.tick, "settled_at": manifest.committed_at}
@@ -139,8 +145,10 @@ def settle(
 def taken(
     log: Log, before: Manifest | None, done: Mapping[str, DeletionEntry], mended: set[str]
 ) -> dict[str, dict[str, list[str]]]:
-    """What a tick says of deletions that it has followed: the views that it has taken them from, and which of these need not be
-    made anew for that. Until it is settled it is said again, for who finds a tick whose engine died before."""
+    """Return a tick's manifest entry on the deletions that it applies: the affected views, and those that need no rebuild.
+
+    The entry is repeated until the deletion is settled, so that a later engine finds it if this engine dies first.
+    """
     known = before.extra.get(TAKEN, {}) if before is not None else {}
     open_ = pending(log)
     views = touched(log, before, done)
@@ -149,20 +157,20 @@ def taken(
 
 
 def settle_nothing(log: Log, done: Mapping[str, DeletionEntry], at: int) -> None:
-    """The same where there is no state at all."""
+    """Record that deletions are settled in a workspace that has no state."""
     for entry in done.values():
         _say(log, entry, {"tick": 0, "settled_at": at, "views": [], "mended": []})
 
 
 def _say(log: Log, entry: DeletionEntry, found: Mapping[str, Any]) -> None:
-    with suppress(ConflictError):  # another engine was first
+    with suppress(ConflictError):  # another engine has recorded it first
         put_deletion(log, replace(entry, offsets=None, **found), expect=entry.sequence)
 
 
 def without(
     log: Log, store: StateStore, bases: Bases, entries: list[DeletionEntry], manifest: Manifest | None
 ) -> None:
-    """Take what these deletions touch out of the base, and copy what is left of it."""
+    """Remove the states that these deletions affect from the base, and copy the remaining runs of the base."""
     base = bases.newest()
     if base is None or (manifest is not None and base.tick > manifest.tick):
         return
@@ -172,7 +180,7 @@ def without(
 
 
 def _is_in(state: ViewState, entry: DeletionEntry) -> bool:
-    """Whether a base may hold something of a deletion: of records that came after it, it does not."""
+    """Whether a base may contain values of a deletion; it has none of records that were appended later."""
     offsets = offsets_of(entry)
     if entry.forgets or not offsets:
         return True
@@ -196,8 +204,10 @@ def _strip(store: StateStore, bases: Bases, base: Manifest, gone: list[ViewState
 
 
 def drop_state(store: StateStore, bases: Bases) -> None:
-    """Remove the state at once, for who cannot wait for a tick: of a copy of the workspace from before something was forgotten.
-    Views are not there until the next run makes them. To be called by who has claimed the workspace."""
+    """Remove the state at once, if a copy of the workspace from before a deletion must not keep it until the next tick.
+
+    The views are unavailable until the next run rebuilds them. The caller must own the workspace.
+    """
     base = bases.newest()
     if base is not None:
         _strip(store, bases, base, [state for state in base.views.values() if kept_private(state)])

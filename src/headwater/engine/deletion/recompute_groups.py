@@ -1,11 +1,11 @@
-"""Groups computed again from what there is to read, where an operator keeps too little of them to take a row back.
+"""Recomputation of groups from the sources, for operators whose state is insufficient to retract a row.
 
-    output after = output before - what the touched groups gave + what they give over their rows as these are now
+output after = output before - old output of the affected groups + their output over the rows as they are now
 
-A minimum, a sketch, a session's sum or the state of a fold does not say what it would be without a row. So where a deletion takes rows
-away, their groups are made from nothing: the rows of these groups are looked for in the log, as it now reads, and stepped over as if
-they had just come, while all others get their change as ever. Groups are told apart by the hash of their key, and whatever shares one
-is computed again with it.
+A minimum, a sketch, a session's sum or the state of a fold does not determine the value without a row. So when a
+deletion removes rows, their groups are computed from scratch: the rows of these groups are read from the log, as it is
+now, and are processed as if they were new, while all other groups get their regular change. Groups are identified by
+the hash of their key; groups that share a hash are recomputed together.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from headwater.operators.zset.runs import (
 )
 
 _RUNS_MAX = 8
-"""So many runs of what is computed again are looked into, before they are merged."""
+"""Maximum number of runs of recomputed state, before they are merged."""
 
 
 class GroupRecomputation:
-    """Computes the groups again that rows go from, and those of rows whose values are gone."""
+    """Recomputes the groups from which rows are removed, and those of rows whose private values were destroyed."""
 
     def __init__(self, pipeline: Dataflow, sources: SourceScan) -> None:
         self._operators = {id(node): operator for node, operator in pipeline.nodes}
@@ -60,11 +60,11 @@ class GroupRecomputation:
             id(node) for node, operator in pipeline.nodes if any(slot.expires for slot in operator.slots)
         }
         self._shown_anew: Hashes | None = None
-        """The keys of which the view is to show nothing but what was computed again."""
+        """Hashes of the keys for which the view must show only recomputed rows; None if there are none."""
         self._unfiltered: dict[int, Callable[[Delta], Delta]] = {}
 
     def applies(self, node: g.Node, given: Sequence[Delta]) -> bool:
-        """Whether an operator has to: rows go, and it does not know what that changes."""
+        """Whether an operator must recompute groups: rows are removed, and its state does not determine the effect."""
         if id(node) in self._readers:
             return not kind_of(node).is_linear
         if kind_of(node).retraction(node) != "groups" and id(node) not in self._expiring:
@@ -74,7 +74,7 @@ class GroupRecomputation:
     def step(
         self, node: g.Node, operator: Operator, given: Sequence[Delta], state: Sequence[Runs]
     ) -> tuple[Delta, Sequence[Run]]:
-        """The change of its output, and a run to add to each slot, as the operator's own step would give them."""
+        """Return the change of the output, and a run to add to each arrangement, like the operator's own step."""
         if id(node) in self._expiring:
             return self._of_expiring(node, operator, given, state)
         if kind_of(node).keeps_output:
@@ -82,8 +82,11 @@ class GroupRecomputation:
         return self._of_rows(node, operator, given, state)
 
     def instead(self, change: Run, runs: Runs, key: Key) -> Run:
-        """What changes in a view, given what came out, and the runs of what it shows, by a key: of single rows, and of what may have been
-        shown by state that is no longer there."""
+        """Return the change of a view's contents by a key, given the change of its output rows and the runs of its contents.
+
+        It replaces rows that the dataflow does not retract: those of a view of single rows, and those that were
+        computed from state which has expired since.
+        """
         if self._shown_anew is not None:
             return arrange(self._without(self._root, Delta(change.rows, change.weights), runs), key)
         if id(self._root) not in self._readers or not kind_of(self._root).is_linear:
@@ -102,7 +105,7 @@ class GroupRecomputation:
     def _of_groups(
         self, node: g.Node, operator: Operator, given: Delta, state: Sequence[Runs]
     ) -> tuple[Delta, Sequence[Run]]:
-        """A step of an operator whose state is a function of its groups."""
+        """Run a step of an operator whose state consists of its groups."""
         (below,), (key,) = node.inputs, kind_of(node).lookup_keys(node) or ()
         touched = self._touched(below, key, given)
         rest = given.filter(~is_among(key_hashes(given.rows, key), touched))
@@ -117,11 +120,12 @@ class GroupRecomputation:
         return consolidate(Delta(shown.rows, shown.weights)), runs
 
     def waiting(self, node: g.Node, given: Delta, runs: Runs) -> Delta:
-        """A change of rows that wait to be shown, given what waits."""
+        """Return a change of the rows that wait until they are final, given the runs of the waiting rows."""
         return given if self._shown_anew is None else self._without(node.inputs[0], given, runs)
 
     def _without(self, node: g.Node, given: Delta, runs: Runs) -> Delta:
-        """A change of a node's rows, given what it holds: of keys that are shown anew that goes."""
+        """Return a change of a node's rows that also retracts all of its rows whose keys are recomputed; `runs` has
+        these rows."""
         found = operator_shown(node)
         assert found is not None
         assert self._shown_anew is not None
@@ -132,8 +136,10 @@ class GroupRecomputation:
     def _of_expiring(
         self, node: g.Node, operator: Operator, given: Sequence[Delta], state: Sequence[Runs]
     ) -> tuple[Delta, Sequence[Run]]:
-        """A step of an operator that may have let go of the state by which it has shown something: it says what there is of touched keys, and what there
-        was is seen where it is shown."""
+        """Run a step of an operator whose state may have expired since it computed some of the output.
+
+        It emits the complete current rows of the affected keys; the previous rows are retracted where they are stored.
+        """
         keys = kind_of(node).lookup_keys(node)
         assert keys is not None
         each = list(zip(node.inputs, keys, given, strict=True))
@@ -157,7 +163,8 @@ class GroupRecomputation:
     def _of_rows(
         self, node: g.Node, operator: Operator, given: Sequence[Delta], state: Sequence[Runs]
     ) -> tuple[Delta, Sequence[Run]]:
-        """A step of an operator that holds the rows of each input, by its key: what goes is what it holds."""
+        """Run a step of an operator whose state is the rows of each input by key: the stored rows of affected keys are
+        retracted."""
         keys = kind_of(node).lookup_keys(node)
         assert keys is not None
         changes = []
@@ -182,14 +189,14 @@ class GroupRecomputation:
         return operator.step(changes, state)
 
     def _replaced(self, node: g.Node, key: Key, given: Delta, held: Callable[[Hashes], Delta]) -> Delta:
-        """A change of a node's rows in which those of touched keys are the rows as they are now, less those that are held."""
+        """Return a change of a node's rows in which the stored rows of affected keys are replaced by their current rows."""
         touched = self._touched(node, key, given)
         rest = given.filter(~is_among(key_hashes(given.rows, key), touched))
         now = self._rows(node, key, touched)
         return consolidate(concat([rest, held(touched).negated(), *now], node.schema))
 
     def _touched(self, node: g.Node, key: Key, given: Delta) -> Hashes:
-        """The hashes of the keys of rows that go, or whose values are gone."""
+        """Return the hashes of the keys of rows that are removed, or whose private values were destroyed."""
         found = [key_hashes(given.rows, key)[given.weights < 0]]
         for source, path in _paths(node):
             if isinstance(source, g.SourceNode) and self._sources.forgotten(source):
@@ -201,7 +208,7 @@ class GroupRecomputation:
     def _made(
         self, node: g.Node, operator: Operator, key: Key, touched: Hashes
     ) -> tuple[Delta, list[list[Run]]]:
-        """What groups give over their rows as these are now, and the runs that hold them."""
+        """Return the output of groups over their current rows, and the runs of their state."""
         output: list[Delta] = []
         runs: list[list[Run]] = [[] for _ in operator.slots]
         for mine in self._rows(node.inputs[0], key, touched):
@@ -216,7 +223,7 @@ class GroupRecomputation:
         return consolidate(concat(output, node.schema)), runs
 
     def _rows(self, node: g.Node, key: Key, touched: Hashes) -> Iterator[Delta]:
-        """The rows of a node, single ones of its sources, whose keys have these hashes, in pieces that are not empty."""
+        """Yield the rows of a linear node whose keys have these hashes, in pieces that are not empty."""
         if not len(touched):
             return
         hidden = veiled(node, self._sources.private)
@@ -237,7 +244,8 @@ class GroupRecomputation:
     def _candidates(
         self, source: g.SourceNode, path: Sequence[g.Node], key: Key, touched: Hashes
     ) -> Iterator[Delta]:
-        """The rows of a source that come to these keys, found without their private values. Weights are places there, from 1 on."""
+        """Yield the rows of a source that reach these keys; they are found without their private values, and then read
+        completely."""
         for piece in self._sources.plain(source):
             numbered = Delta(piece.rows.rows, np.arange(1, len(piece.rows) + 1, dtype=np.int64))
             rows = self._through(path, source_change(source, numbered), filtered=False)
@@ -246,7 +254,7 @@ class GroupRecomputation:
                 yield source_change(source, piece.at(places))
 
     def _through(self, path: Sequence[g.Node], rows: Delta, *, filtered: bool = True) -> Delta:
-        """Rows after some linear nodes; unless `filtered` without filters that look at private values."""
+        """Return rows after some linear nodes; without `filtered`, filters that read private values are skipped."""
         for node in path:
             if not len(rows):
                 return Delta.empty(path[-1].schema)
@@ -264,7 +272,7 @@ class GroupRecomputation:
 
 
 def _paths(node: g.Node) -> Iterator[tuple[g.SourceNode | g.Constant, list[g.Node]]]:
-    """The sources of a linear node, each with the nodes that its rows pass, the node itself the last."""
+    """Yield the sources of a linear node, each with the nodes that its rows pass; the last one is the node itself."""
     if isinstance(node, g.SourceNode | g.Constant):
         yield node, []
     for below in node.inputs:
@@ -273,13 +281,13 @@ def _paths(node: g.Node) -> Iterator[tuple[g.SourceNode | g.Constant, list[g.Nod
 
 
 def _shown(node: g.Node, operator: Operator, held: Sequence[Runs]) -> Delta:
-    """What an operator has given for the groups that it holds."""
+    """Return the output of an operator for the groups in its state."""
     shown = operator.shown(held)
     return shown.renamed(renamed(shown.rows, node.schema))
 
 
 def _replacing(slot: ArrangementSpec, held: Runs, new: Sequence[Run], added: Run | None) -> Run:
-    """A run that puts new rows in the place of those that are held, and adds to others."""
+    """Return a run that replaces the stored rows by new rows, and includes the rows of `added`."""
     if slot.discipline == "latest":
         gone = [Run(run.hashes, run.rows, np.zeros_like(run.weights)) for run in held]
     else:

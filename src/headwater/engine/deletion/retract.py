@@ -1,16 +1,16 @@
-"""Taking what was deleted back from the state, where it can be: the cost follows what was deleted, not what is left.
+"""Retraction of deleted values from the state, where possible: the cost depends on what was deleted, not on what remains.
 
-    contents = SELECT over the log as it reads now = contents before + what the deletion changes
+contents = SELECT over the log as it is now = contents before + change by the deletion
 
-Of records that were excised from a stream, a view is given the same records once more, with weight -1: they were kept for it.
-The table of a keyed topic is given, for each key that a deletion touches, the record that is now its last, or a tombstone
-if there is none: the row that goes is the one that the table holds, so that nobody's key is needed for it. What has all versions
-of its rows is told where the records stood that go. Views above get what that changes, as after any other tick. Then every arrangement is written anew in one run, in which what was taken
-back is nowhere.
+If records were excised from a stream, a view reads the same records once more, with weight -1: they were stored for
+that. If they were excised from a keyed topic, its table reads, for each affected key, the record that is now the last
+one, or a tombstone if there is none: the retracted row is the one in the table, so no encryption key is needed. A
+collection with all versions of rows gets the positions of the removed records. Collections that read these get their
+changes, as in any other tick. Then every affected arrangement is rewritten as one run, without the retracted rows.
 
-What keeps too little to take a row back is computed again from the log for the groups that rows go from, and so is what views hold of
-private columns of a stream whose subject was forgotten (`recomputing`). Where these groups are not known, or what was shown depends on
-when rows came, a view is built anew instead.
+Operators whose state is insufficient to retract a row recompute the affected groups from the log, and so do views with
+values of private columns of a stream whose subject was forgotten (`recompute_groups`). If these groups are not known,
+or the output depends on when rows arrived, a view is rebuilt instead.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ from headwater.plan.relations.metadata_columns import fitted, is_changelog, read
 from headwater.state.manifest import Manifest, ViewState
 
 UNSURE = "unsure"
-"""In a tick: excisions of which it cannot be told whether the tick has read the records, as they were removed meanwhile."""
+"""Key in a manifest's `extra`: excisions for which it is unknown whether the tick has read the records before their
+removal."""
 
 
 class Retraction:
-    """What deletions take back from a tick's state, and from which units."""
+    """The retraction of deletions from the state of a tick, and the collections that it is possible for."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Retraction:
         self._entries = entries
         self._removed: dict[str, pa.RecordBatch | None] = {}
         self.units: set[str] = set()
-        """The names of the units that it is taken back from."""
+        """Names of the collections from which the deletions are retracted."""
         touched: set[str] = set()
         for unit in units:
             state = before.views.get(unit.name)
@@ -86,13 +87,14 @@ class Retraction:
                 self.units.add(unit.name)
 
     def arrangements(self, units: Sequence[Collection]) -> set[str]:
-        """Those of the units that it is taken back from."""
+        """Return the IDs of the arrangements of these collections from which the deletions are retracted."""
         return {arrangement_id(u, slot) for u in units if u.name in self.units for slot in u.slots}
 
     def added(
         self, unit: Collection, changes: Mapping[str, Delta | pa.RecordBatch], start: Ends, inputs: Inputs
     ) -> dict[str, Delta | pa.RecordBatch]:
-        """The changes of a unit's topics from some positions on, with what is taken back of those before."""
+        """Return the changes of a collection's topics from some positions on, with retractions of deleted records
+        before them."""
         found = dict(changes)
         state = self._before.views[unit.name]
         for topic, name in unit.named.items():
@@ -118,7 +120,7 @@ class Retraction:
     def again(
         self, unit: ViewCollection, end: Ends, inputs: Inputs, contents: Callable[[str], Delta]
     ) -> GroupRecomputation:
-        """Computes groups of a view again over what there is up to a cut, where it cannot be told otherwise what is taken back."""
+        """Return the recomputation of a view's groups up to a cut, for changes that cannot be determined otherwise."""
         mine = [] if (state := self._before.views.get(unit.name)) is None else self._touching(state)
         subjects = _subjects(mine)
         gone = {
@@ -132,10 +134,10 @@ class Retraction:
     def _takes_back(
         self, unit: Collection, state: ViewState, mine: Sequence[DeletionEntry], below: set[str]
     ) -> bool:
-        """Whether a unit can take back what deletions take from what it reads itself, and from units below it."""
+        """Whether a collection can retract what deletions remove from its topics, and from the collections in `below`."""
         forgets = any(entry.forgets for entry in mine)
         if isinstance(unit, TableCollection):
-            # of records that are there no more it may hold values, and it is by records that they are found
+            # values are found by their records, and it may contain values of records that no longer exist
             looks = forgets or isinstance(unit, VersionCollection)
             return not looks or not removed(self._log, state.record.begins)
         if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.definition.replayed:
@@ -146,9 +148,9 @@ class Retraction:
         met = [node for node in g.walk(unit.plan.root) if _meets(node, known, changed)]
         reads_again = forgets or any(kind_of(node).retraction(node) == "groups" for node in met)
         if reads_again and removed(self._log, state.record.begins):
-            return False  # what it was made from is not there to be read
+            return False  # the records from which it was built can no longer be read
         if forgets and unit.derived:
-            return False  # whole rows are told of in what it gives beside its own
+            return False  # its derived relations contain whole rows
         expiring = {id(n) for n, op in unit.pipeline.nodes if any(slot.expires for slot in op.slots)}
         if any(id(node) in expiring for node in met) and not _is_shown_by_key(unit.plan.root):
             return False
@@ -157,7 +159,7 @@ class Retraction:
         return all(map(_is_retractable, met))
 
     def _touching(self, state: ViewState) -> list[DeletionEntry]:
-        """The deletions of what a unit itself has read."""
+        """Return the deletions of records that a collection has read itself."""
         private, read = kept_private(state), set(state.record.begins)
         return [
             entry
@@ -166,11 +168,11 @@ class Retraction:
         ]
 
     def _can_be_taken_back(self, unit: Collection, entry: DeletionEntry) -> bool:
-        """Whether it is known what a deletion takes from a unit."""
+        """Whether the records that a deletion removes from a collection are known."""
         if entry.forgets:
             return True
         if {entry.of} < set(entry.topics) & {entry.of, *unit.topics}:
-            return False  # it reads copies, of which nothing was kept
+            return False  # it reads copies of the records, which were not stored
         if isinstance(unit, ViewCollection):
             if entry.name in self._before.extra.get(UNSURE, ()):
                 return False
@@ -184,7 +186,7 @@ class Retraction:
         return [] if rows is None else [rows]
 
     def _of_excision(self, entry: DeletionEntry) -> pa.RecordBatch | None:
-        """The records that were removed from the topic itself."""
+        """Return the records that an excision has removed from its topic; None if they were not stored."""
         if entry.name not in self._removed:
             topics, name = self._log.topics(), entry.of
             found = kept(self._log, self._storage, entry.name, topics[name]) if name in topics else None
@@ -201,8 +203,11 @@ class Retraction:
         upto: Mapping[int, int],
         inputs: Inputs,
     ) -> pa.RecordBatch:
-        """Records that make a table what it is over the log up to some positions, where deletions touch it: a tombstone for
-        each key, and then what there is of it."""
+        """Return records that update a table to the log as it is now, up to some positions, for the keys that deletions
+        affect.
+
+        These are a tombstone for each key, and then the remaining records of the key.
+        """
         definition = self._log.topic(topic)
         gone, subjects = self._excised(entries), _subjects(entries)
         known = {
@@ -225,7 +230,11 @@ class Retraction:
     def _exchanged(
         self, topic: str, entries: Sequence[DeletionEntry], upto: Mapping[int, int], schema: pa.Schema
     ) -> list[Delta]:
-        """Records that go from before some positions, and such as come to be in their place. Of those that go their keys and their places are known."""
+        """Return the changes by deletions before some positions: removed records, and current records that replace
+        earlier ones.
+
+        Removed records are identified by their keys and positions.
+        """
         definition, subjects = self._log.topic(topic), _subjects(entries)
         changes = [Delta.of(fitted(rows, schema)).negated() for rows in self._excised(entries)]
         for partition, end in sorted(upto.items()) if subjects else ():
@@ -236,14 +245,14 @@ class Retraction:
         return changes
 
     def _excised(self, entries: Sequence[DeletionEntry]) -> list[pa.RecordBatch]:
-        """The records that excisions among some deletions have removed."""
+        """Return the records that the excisions among some deletions have removed."""
         return [rows for entry in entries for rows in self._rows_of(entry)]
 
     def _places(
         self, topic: TopicDefinition, partition: int, end: int, subjects: Sequence[str]
     ) -> tuple[Hashes, np.ndarray, np.ndarray]:
-        """Of every record of a partition before a position: the hash of its key, its offset, and whether it is of one of
-        some subjects."""
+        """Return, for every record of a partition before an offset: the hash of its key, its offset, and whether it
+        belongs to any of these subjects."""
         by = sorted({column for _, column in topic.private}) if subjects else []
         columns = list(dict.fromkeys([*topic.key, *by, "_offset"]))
         first = self._log.partitions(topic.name)[partition].first
@@ -256,12 +265,12 @@ class Retraction:
 
 
 def _subjects(entries: Sequence[DeletionEntry]) -> list[str]:
-    """Those who were forgotten."""
+    """Return the subjects that some deletions have forgotten."""
     return [entry.of for entry in entries if entry.forgets]
 
 
 def _tombstones(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A record that deletes, for each key."""
+    """Return a tombstone for each key."""
     known = {name: keys.column(name) for name in keys.schema.names}
     known["_op"] = pa.array(["delete"] * keys.num_rows, pa.string())
     columns = [
@@ -271,26 +280,26 @@ def _tombstones(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _before_positions(rows: pa.RecordBatch, upto: Mapping[int, int]) -> pa.RecordBatch:
-    """Those of some records that were read, by who stands at these positions."""
+    """Return the records before these positions."""
     partitions, offsets = (rows.column(name).to_numpy() for name in ("_partition", "_offset"))
     ends = np.array([upto.get(int(p), 0) for p in partitions], np.int64)
     return take_rows(rows, np.flatnonzero(offsets < ends))
 
 
 def _meets(node: g.Node, known: Mapping[str, str], changed: set[str]) -> bool:
-    """Whether rows of these topics and units reach a node."""
+    """Whether rows of any of these topics and collections reach a node."""
     read = {known[source.name] for source in g.sources(node) if source.name in known}
     return not changed.isdisjoint(read | set(map(view_of, read)))
 
 
 def _is_retractable(node: g.Node) -> bool:
-    """Whether an operator can take rows back, or its groups can be found in the log."""
+    """Whether an operator can retract rows, or its groups can be recomputed from the log."""
     retraction = kind_of(node).retraction(node)
     return retraction == "rows" or (retraction == "groups" and all(map(is_linear, node.inputs)))
 
 
 def _is_shown_by_key(root: g.Node) -> bool:
-    """Whether a graph is one operator over single rows, and what it shows of a key can be found by it."""
+    """Whether a graph is a single operator over single rows, whose output rows can be found by their key."""
     closes = [node for node in g.walk(root) if isinstance(node, g.Close)]
     found = operator_shown(root)
     if found is None or any(operator_shown(node.input) is None for node in closes):
@@ -304,7 +313,7 @@ def unsure(
     before: Manifest | None,
     read: Inputs,
 ) -> list[str]:
-    """The excisions that were under way while a tick has read, and of records that it has read or would have."""
+    """Return the excisions in progress during the tick of which it has read records, or would have without the removal."""
     known = before.extra.get(UNSURE, ()) if before is not None else ()
     found = []
     for name, entry in entries.items():

@@ -1,7 +1,8 @@
-"""Steps of a view that retract rows which only a deletion removes.
+"""Steps of a view that retract rows removed by a deletion.
 
-Operators that keep too little to retract a row have the groups recomputed that rows are removed from (`recompute_groups`); all
-others step as in any tick. Such steps are rare: they run in the driver, one operator after the other, and not as stages.
+Operators whose state is insufficient to retract a row recompute the groups from which rows are removed
+(`recompute_groups`); all other operators run their regular step. Such steps are rare: they run in the driver, one
+operator after the other, and not as stages.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from headwater.operators.zset.runs import Run
 
 
 class RetractionStep:
-    """A step of a dataflow that recomputes the groups of retracted rows where an operator cannot retract them."""
+    """A step of a dataflow that recomputes the groups of retracted rows if an operator cannot retract them."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class RetractionViewStep(ViewStep):
         self._recomputing = recomputing
 
     def next_stage(self) -> BoundStage | None:
-        """Run the whole step: none of it is left to an executor."""
+        """Run the whole step in this process, and return None: no stage is left to an executor."""
         try:
             self._made = self._retracted()
         except EvaluationError as error:

@@ -1,4 +1,4 @@
-"""The arrangements of a tick that takes deletions out: some are written anew as a whole, so that nothing of it stays in them."""
+"""The arrangements of a tick that applies deletions: those with deleted values are rewritten as a whole."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headwater.operators.zset.runs import Run
 
 
 class RewrittenArrangements(Arrangements):
-    """Arrangements of which those of some units have one run each, which this tick has written."""
+    """Arrangements of a tick in which those of some collections have a single run each, written by the tick."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.rewritten: set[str] = set()
-        """The identities of these units."""
+        """Identities of the collections whose arrangements are rewritten."""
 
     def add(self, unit: Collection, slot: ArrangementSpec, run: Run | RunParts) -> Added:
         if unit.identity in self.rewritten:
@@ -28,7 +28,7 @@ class RewrittenArrangements(Arrangements):
         return super().add(unit, slot, run)
 
     def rewrite(self, unit: Collection, slot: ArrangementSpec) -> Added:
-        """Write an arrangement anew, unless this tick has; what was added is all that it holds."""
+        """Rewrite an arrangement unless this tick has; the returned run has all of its rows."""
         refs = self.refs.get(arrangement_id(unit, slot), ())
         if len(refs) == 1 and refs[0].file in self.writer.files:
             return Added(refs[0])

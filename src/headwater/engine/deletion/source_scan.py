@@ -1,7 +1,7 @@
-"""What a view reads, read once more: all of it as it is after a tick, in pieces, with private values only where they are wanted.
+"""Rereading of a view's sources: all rows as of a tick, in pieces, with private values only where they are needed.
 
-To decrypt a value takes longer than everything else that is done with it. So records can be had without theirs first, and those of
-which more is wanted once more with them.
+Decrypting a value takes longer than all other processing of it. So records can first be read without private values,
+and the relevant ones once more with them.
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from headwater.operators.zset.delta import Delta
 
 
 class ScanPiece(NamedTuple):
-    """Records without private values, and how to have some of them with all, by their places."""
+    """Records without private values, and a function that reads some of them completely, by their indices."""
 
     rows: Delta
     at: Callable[[Indices], Delta]
 
 
 class Forgotten(NamedTuple):
-    """Subjects that were forgotten, and by topic the records that were removed from it since the last tick: what these held of private values is
-    as unknown, and they may be of the same subjects."""
+    """Forgotten subjects, and by topic the records that were removed from it since the last tick.
+
+    The private values of removed records are lost too, and may belong to the same subjects.
+    """
 
     subjects: Sequence[str]
     removed: Mapping[str, Sequence[pa.RecordBatch]]
 
 
 class SourceScan:
-    """The sources of a view up to a cut. `contents` has those that are views."""
+    """The sources of a view up to a cut. `contents` returns the rows of sources that are views."""
 
     def __init__(
         self,
@@ -59,15 +61,17 @@ class SourceScan:
         self._topics = {name: topic for topic, name in unit.named.items()}
 
     def forgotten(self, source: g.SourceNode) -> frozenset[int]:
-        """The same if somebody was forgotten whose values these may be."""
+        """Return the private columns of a source if a subject was forgotten whose values they may contain; else an
+        empty set."""
         return self.private(source) if self._forgotten.subjects else frozenset()
 
     def can_be_plain(self, source: g.SourceNode) -> bool:
-        """Whether rows of a source are worth finding without private values first; not if some of them may fail, which takes all of a row to tell."""
+        """Whether to find rows of a source without private values first; not if the view diverts rows, which needs all
+        columns."""
         return bool(self.private(source)) and not self._unit.diverts
 
     def whole(self, source: g.SourceNode) -> Iterator[Delta]:
-        """All rows of a source, in the order of the log."""
+        """Yield all rows of a source, in the order of the log."""
         if source.name not in self._topics:
             yield self._contents(self._unit.sources[source.name])
             return
@@ -75,7 +79,7 @@ class SourceScan:
             yield self._admitted(source, rows)
 
     def plain(self, source: g.SourceNode) -> Iterator[ScanPiece]:
-        """The same without private values."""
+        """Yield all rows of a source without private values, in the order of the log."""
         names, private = self._names(source), self.private(source)
         plain = [name for i, name in enumerate(names) if i not in private]
         for partition, offsets, rows in self._read(source, plain):
@@ -86,7 +90,8 @@ class SourceScan:
             yield ScanPiece(Delta.of(rows), found)
 
     def of_forgotten(self, source: g.SourceNode) -> Iterator[Delta]:
-        """The rows of those who were forgotten, without private values; and those that were removed beside."""
+        """Yield the rows of forgotten subjects, without private values, and the records that were removed since the
+        last tick."""
         private = self.private(source)
         names = [name for i, name in enumerate(self._names(source)) if i not in private]
         topic = self._inputs.definition(self._topics[source.name])
@@ -108,11 +113,12 @@ class SourceScan:
         return self._inputs.at(self._unit, self._topics[source.name], partition, offsets, names)
 
     def _admitted(self, source: g.SourceNode, rows: pa.RecordBatch) -> Delta:
-        """Rows without those that the view diverts."""
+        """Return rows without those that the view diverts."""
         return self._unit.admitted({source.name: Delta.of(rows)})[source.name]
 
     def _all(self, source: g.SourceNode) -> list[str]:
-        """What is read of a source: everything if one part of a query may divert a row because of what another looks at."""
+        """Return the columns to read of a source: all columns of the collection if the view diverts rows, because any
+        part of its query may divert a row."""
         if not self._unit.diverts:
             return self._names(source)
         return self._inputs.columns(self._unit, self._topics[source.name])
@@ -122,7 +128,10 @@ class SourceScan:
 
 
 def private_of(unit: ViewCollection, definition: Callable[[str], TopicDefinition]) -> Private:
-    """The columns of a view's sources that are encrypted in the log, or tell of that; none of a topic whose the view looks at none of."""
+    """Return the private columns of a view's sources, and the column that marks forgotten rows.
+
+    A source has none if the view keeps no private values of its topic.
+    """
     topics = {name: definition(topic) for topic, name in unit.named.items() if topic in unit.keeps}
 
     def private(source: g.SourceNode) -> frozenset[int]:
@@ -140,7 +149,7 @@ def _names(source: g.SourceNode, topic: TopicDefinition) -> list[str]:
 
 
 def of_subjects(rows: pa.RecordBatch, by: Sequence[str], subjects: Sequence[str]) -> np.ndarray:
-    """Which rows are of one of some subjects, by the columns that say whose they are."""
+    """Return a mask of the rows that belong to any of these subjects, according to the subject columns `by`."""
     found = np.zeros(rows.num_rows, np.bool_)
     for column in by:
         named = pc.is_in(rows.column(column).cast(pa.string()), pa.array(subjects, pa.string()))
