@@ -1,4 +1,4 @@
-"""Collections: what a tick advances (views, tables, table versions), and the arrangements they keep.
+"""Collections: the relations that a tick advances (views, tables, table versions), and their arrangements.
 
 Called by cli, connectors, engine.deletion, engine.input, engine.tick, execution, lineage, serving, verify,
 views, web, workspace; imports catalog, core, engine.dataflow, engine.merging, engine.metrics,
@@ -6,7 +6,7 @@ engine.row_errors, log, operators, plan, spark, sql, state, udf.
 
 In import order, bottom to top:
 
-    shadow_builds    views rebuilt beside the served version, until compared and switched
+    shadow_builds    views rebuilt while the served version goes on, until compared and switched
     collections      views and keyed topics as tables: one step and the arrangements of each
     arrangements     arrangements during a tick: runs of the last manifest and added runs
     version_table    all versions of a keyed topic's rows

@@ -1,4 +1,4 @@
-"""The arrangements of a tick under way: those of the tick before, and the runs that this one adds to them."""
+"""The arrangements of a tick under way: those of the previous tick, and the runs that this tick adds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headwater.state.task_exchange import Exchange
 from headwater.state.writer import Writer
 
 TOGETHER_ROWS_MAX = 2_048
-"""Larger runs are written as they come: what waits takes memory, and they would gain little."""
+"""Maximum number of rows of runs that are written together: larger runs would use memory while they wait, and gain little."""
 
 
 @dataclass(eq=False)
 class Added:
-    """A run that was added to a tick: where it is, once the arrangements have settled."""
+    """A run that was added in a tick; `ref` is set at the latest when the arrangements have settled."""
 
     ref: RunRef | None = None
 
@@ -40,12 +40,13 @@ class _Waiting:
 
 
 class Arrangements:
-    """What the next manifest names. Runs are opened when they are asked for; added ones are written with the tick."""
+    """The arrangements that the next manifest will reference. Runs are opened at first use; added runs are written in
+    the tick."""
 
     def __init__(
         self, store: StateStore, writer: Writer, tick: int, watch: Phases, merging: Merging | None = None
     ) -> None:
-        """`merging`: whom large merges are left to; without one they are done at once."""
+        """`merging`: the thread that does large merges; if it is None, they are done in the tick."""
         self.phases = watch
         self._store = store
         self.writer = writer
@@ -57,12 +58,13 @@ class Arrangements:
         self._watermarks: dict[str, Mapping[str, int]] = {}
         self._exchanges = 0
         self._waiting: dict[str, _Waiting] = {}
-        """Small runs that were added, by arrangement: they are written together."""
+        """Small runs that were added, by arrangement; they are written together."""
         self._runs: dict[str, list[Run]] = {}
         self.refs: dict[str, tuple[RunRef, ...]] = {}
 
     def take_over(self, unit: Collection, before: Manifest) -> None:
-        """Begin with what a unit had at the tick before; what it did since then is undone by not being named."""
+        """Reset the arrangements of a collection to those of the previous tick; runs added since are not referenced any
+        more."""
         for slot in unit.slots:
             name = arrangement_id(unit, slot)
             self._forget(name)
@@ -70,22 +72,22 @@ class Arrangements:
             self.refs[name] = refs if self._merging is None else self._merging.adopted(name, refs)
 
     def expire(self, unit: Collection, watermarks: Mapping[str, int]) -> None:
-        """Let merges drop what no row after these watermarks will meet."""
+        """Let merges drop the rows that no row after these watermarks can match."""
         self._watermarks[unit.identity] = watermarks
 
     def clear(self, unit: Collection) -> None:
-        """Begin with nothing."""
+        """Reset the arrangements of a collection to empty ones."""
         for slot in unit.slots:
             self.clear_slot(unit, slot)
 
     def clear_slot(self, unit: Collection, slot: ArrangementSpec) -> None:
-        """The same for one arrangement."""
+        """Reset one arrangement of a collection to an empty one."""
         name = arrangement_id(unit, slot)
         self._forget(name)
         self.refs[name] = ()
 
     def drop(self, unit: Collection) -> None:
-        """Name them no more."""
+        """Remove the arrangements of a collection."""
         for slot in unit.slots:
             self._forget(arrangement_id(unit, slot))
             self.refs.pop(arrangement_id(unit, slot), None)
@@ -95,13 +97,13 @@ class Arrangements:
         self._waiting.pop(name, None)
 
     def put(self, unit: Collection, refs: Mapping[str, Sequence[RunRef]]) -> None:
-        """Begin with runs that are there already, by the names of slots."""
+        """Reset the arrangements of a collection to existing runs, by the names of the arrangements."""
         self.clear(unit)
         for slot in unit.slots:
             self.refs[arrangement_id(unit, slot)] = tuple(refs[slot.name])
 
     def runs(self, unit: Collection, slot: ArrangementSpec) -> list[Run]:
-        """The runs of an arrangement, oldest first."""
+        """Return the runs of an arrangement, oldest first."""
         name = arrangement_id(unit, slot)
         if name not in self._runs:
             added = [self._waiting[name].run] if name in self._waiting else []
@@ -109,11 +111,12 @@ class Arrangements:
         return list(self._runs[name])
 
     def opened(self, refs: Sequence[RunRef]) -> list[Run]:
-        """Runs by their references."""
+        """Open runs by their references."""
         return self._store.open_all(refs)
 
     def add(self, unit: Collection, slot: ArrangementSpec, run: Run | RunParts) -> Added:
-        """Add a run; a small one is written when all have settled, and one that other processes made has been written."""
+        """Add a run to an arrangement. A small run is written when the arrangements settle; `RunParts` have been
+        written already."""
         if isinstance(run, RunParts):
             return self._add_parts(unit, slot, run)
         name = arrangement_id(unit, slot)
@@ -129,7 +132,7 @@ class Arrangements:
         return waiting.added
 
     def settle(self) -> None:
-        """Write the small runs that were added, those of the same columns together, and merge what is due."""
+        """Write the small runs that were added, those with the same columns together, and do the merges that are due."""
         alike: dict[str, list[_Waiting]] = {}
         for name, each in self._waiting.items():
             is_as_told = each.run.rows.schema.equals(each.slot.schema, check_metadata=True)
@@ -151,12 +154,12 @@ class Arrangements:
         self._compact(due)
 
     def _take(self, waiting: _Waiting, ref: RunRef) -> None:
-        """Name a run that was written, and merge what is due."""
+        """Reference a run that was written, and do the merges that are due."""
         if (due := self._named(waiting, ref)) is not None:
             self._compact({arrangement_id(waiting.unit, waiting.slot): due})
 
     def _named(self, waiting: _Waiting, ref: RunRef) -> Due | None:
-        """Name a run that was written; the arrangement, if a merge is due in it then."""
+        """Reference a run that was written; return the arrangement if a merge is due in it, else None."""
         unit, slot = waiting.unit, waiting.slot
         waiting.added.ref = ref
         name = arrangement_id(unit, slot)
@@ -180,7 +183,7 @@ class Arrangements:
         return Added(parts.refs[0] if len(parts.refs) == 1 else None)
 
     def _compact(self, due: Mapping[str, Due]) -> None:
-        """Merge what is due in arrangements."""
+        """Do the merges that are due in these arrangements."""
         if not due:
             return
         with self.phases(phases.MERGE):
@@ -191,25 +194,25 @@ class Arrangements:
                 self._later[name] = (each.slot, done.refs[done.later], done.later.start == 0, each.level)
 
     def _level(self, unit: Collection, slot: ArrangementSpec) -> int | None:
-        """The watermark by which rows of an arrangement expire, if there is one."""
+        """Return the watermark by which rows of an arrangement expire; None if no watermark applies."""
         known = self._watermarks.get(unit.identity, {})
         if slot.expires is None or any(topic not in known for topic in slot.expires.topics):
             return None
         return min(known[topic] for topic in slot.expires.topics)
 
     def _busy(self, name: str, refs: Sequence[RunRef]) -> int:
-        """How many of the oldest runs are to be left alone."""
+        """Return how many of the oldest runs must not be merged now."""
         return 0 if self._merging is None else self._merging.busy(name, refs)
 
     def committed(self, manifest: Manifest) -> None:
-        """The tick was made: have the large merges done that it calls for."""
+        """Request the large merges that the committed tick has left to the background."""
         if self._merging is not None:
             self._merging.committed(manifest)
             for name, (slot, parts, bottom, level) in self._later.items():
                 self._merging.ask(name, slot, parts, bottom=bottom, tick=self._tick + 1, level=level)
 
     def durable(self, unit: Collection, slot: ArrangementSpec) -> tuple[RunRef, ...]:
-        """The references of an arrangement, all of which can be read by other processes."""
+        """Return the references of an arrangement's runs, all of which other processes can read."""
         if arrangement_id(unit, slot) in self._waiting:
             self.settle()
         refs = self.refs.get(arrangement_id(unit, slot), ())
@@ -218,16 +221,16 @@ class Arrangements:
         return refs
 
     def exchange(self) -> Exchange:
-        """A folder for a step that is divided among tasks."""
+        """Return a folder for a step that is divided among tasks."""
         self._exchanges += 1
         return self._store.exchange(self.writer, self._exchanges)
 
     def of(self, unit: Collection) -> ArrangementReader:
-        """The arrangements of one unit."""
+        """Return the arrangements of one collection."""
         return ArrangementReader(self, unit, str(self._store.storage.root.absolute()), self.writer.origin)
 
     def replace(self, unit: Collection, slot: ArrangementSpec, run: Run) -> Added:
-        """Put one run in the place of all."""
+        """Replace all runs of an arrangement by a single run."""
         name = arrangement_id(unit, slot)
         ref = self._written(run)
         self._forget(name)
@@ -242,7 +245,7 @@ class Arrangements:
 
 
 class ArrangementReader:
-    """The arrangements of a unit in a tick under way, as its step is given them."""
+    """The arrangements of a collection in a tick under way, as the state of its step."""
 
     def __init__(self, arrangements: Arrangements, unit: Collection, root: str, origin: FileOrigin) -> None:
         self._all = arrangements
@@ -250,21 +253,21 @@ class ArrangementReader:
         self.root = root
         """The folder of the workspace."""
         self.origin = origin
-        """Who writes the tick."""
+        """The origin that marks the tick's files."""
 
     def __call__(self, slot: ArrangementSpec) -> list[Run]:
-        """The runs of an arrangement, oldest first."""
+        """Return the runs of an arrangement, oldest first."""
         return self._all.runs(self._unit, slot)
 
     def refs(self, slot: ArrangementSpec) -> tuple[RunRef, ...]:
-        """The same, on disk and durable."""
+        """Return references to the runs of an arrangement, oldest first; all of them are on disk and durable."""
         return self._all.durable(self._unit, slot)
 
     def exchange(self) -> Exchange:
-        """A new folder for one step."""
+        """Return a new folder for the files of one step."""
         return self._all.exchange()
 
 
 def arrangement_id(unit: Collection, slot: ArrangementSpec) -> str:
-    """The name of an arrangement in manifests."""
+    """Return the name of an arrangement in manifests."""
     return f"{unit.identity}/{slot.name}"

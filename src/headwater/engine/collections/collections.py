@@ -1,7 +1,8 @@
-"""What a tick moves: views, and the tables that keyed topics are. Each is a step over arrangements, and a place to stand.
+"""Collections that a tick advances: views, and the tables of keyed topics. Each has a step and arrangements.
 
-A keyed topic is a table's changelog: its unit turns upserts and tombstones into retractions, once for every view that
-reads it. A view's unit is its pipeline. Both keep their contents as an arrangement that readers and later views use.
+The log of a keyed topic is a table's changelog: its collection turns upserts and tombstones into retractions, once for
+all views that read it. A view's collection runs its dataflow. Both keep their contents as an arrangement, which queries
+and other views read.
 """
 
 from __future__ import annotations
@@ -63,19 +64,19 @@ ERRORS_NAME = "errors"
 
 ACCOUNT = ("read", "used", "diverted", "dropped", "failed")
 Ledger = Mapping[str, Mapping[str, int]]
-"""By topic: how many of its rows were read, and how many of those failed."""
+"""By topic, counts of the rows that a view has read, and of those that it has not used, by reason."""
 
 
 @dataclass(frozen=True)
 class CollectionOutcome:
-    """What a unit made of a change: the change of its contents, and the runs to add to its arrangements."""
+    """The outcome of a step of a collection: the change of its contents, and the runs to add to its arrangements."""
 
     change: Delta
     runs: Mapping[ArrangementSpec, Run | RunParts]
     beside: Mapping[ArrangementSpec, Delta] = field(default_factory=dict)
-    """The change of what a view gives beside its rows, by its arrangement."""
+    """Changes of the derived relations of a view, by arrangement."""
     counted: Ledger = field(default_factory=dict)
-    """What became of the rows of topics."""
+    """Counts of the rows of topics that the step has read and not used."""
 
 
 class TableCollection:
@@ -85,10 +86,10 @@ class TableCollection:
     incarnation = 0
 
     def __init__(self, topic: TopicDefinition, *, with_hidden: bool = False) -> None:
-        """`with_hidden`: with the hidden columns of each key's record, for the views that need them."""
+        """`with_hidden`: whether rows have the metadata columns of each key's record, for the views that need them."""
         self.name = table_with_hidden(topic.name) if with_hidden else topic.name
         self.topic = topic.name
-        # What it holds reads as well when columns are added or widened, unless that changes the hash of a key.
+        # The state remains readable when columns are added or widened, unless that changes the hash of a key.
         decimals = [str(f.type) for f in topic.schema if f.name in topic.key and pa.types.is_decimal(f.type)]
         self.identity = "@".join([self.name, str(topic.incarnation), *decimals])
         self.fingerprint = self.identity
@@ -96,16 +97,16 @@ class TableCollection:
         self.key = tuple(topic.schema.get_field_index(name) for name in topic.key)
         self.topics: tuple[str, ...] = (topic.name,)
         self.named: Mapping[str, str] = {topic.name: topic.name}
-        """What it knows the records of a topic by."""
+        """By topic, the name under which the collection gets its records."""
         self.units: tuple[str, ...] = ()
         self.append_only = False
         self.keeps: tuple[str, ...] = (topic.name,) if topic.private else ()
-        """The topics of which it keeps private values."""
+        """The topics of which the collection keeps private values."""
         self.contents = ArrangementSpec(CONTENTS, "latest", self.key, (), self.schema)
         self.slots: tuple[ArrangementSpec, ...] = (self.contents,)
         self._stage = TableStage(self)
         self._older: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()
-        """Runs from before a change of the columns, as they read now."""
+        """Runs from before a change of the columns, converted to the current schema."""
 
     @property
     def stages(self) -> tuple[StageProgram, ...]:
@@ -120,16 +121,16 @@ class TableCollection:
         first: bool,
         watermarks: Mapping[str, int] | None = None,
     ) -> TableStep:
-        """A step over records of the topic, for an executor to take."""
+        """Return a step over records of the topic, for an executor to run."""
         return TableStep(self, changes[self.topic], state)
 
     def step(self, changes: Mapping[str, Rows], state: StepState, *, first: bool) -> CollectionOutcome:
-        """Apply records of the topic, in this process."""
+        """Run a step over records of the topic, in this process."""
         step = self.begin_step(in_memory(changes), state, first=first)
         return run_one(DriverExecutor(), step, TableStep.result)
 
     def apply(self, records: Rows, state: StepState) -> tuple[Delta, Run]:
-        """Return the change that records make, in the order of the log, and the run to add."""
+        """Return the change that records cause, in the order of the log, and the run to add."""
         assert isinstance(records, pa.RecordBatch)
         deleted = pc.equal(records.column("_op"), "delete").to_numpy(zero_copy_only=False)
         rows = records.select(self.schema.names)
@@ -148,12 +149,12 @@ class TableCollection:
         return self._older[run]
 
     def rows(self, runs: Sequence[Run]) -> Delta:
-        """The table itself."""
+        """Return the rows of the table."""
         return contents_latest(runs, self.schema, self.key)
 
 
 class ViewCollection:
-    """A view as its pipeline, with its contents arranged by its key."""
+    """A view: its dataflow, and its contents arranged by key."""
 
     is_table = False
 
@@ -166,8 +167,8 @@ class ViewCollection:
         admission: Admission | None = None,
         lateness: Lateness | None = None,
     ) -> None:
-        """`topics`: those that it names; `admission` takes out the rows that fail, for a view that diverts them, and
-        `lateness` finds those that are late, for one that leaves them out."""
+        """`topics`: the topics that the view reads; `admission` excludes the rows that fail, for a view that diverts
+        them, and `lateness` finds late rows, for a view that excludes them."""
         self.name = definition.name
         self.definition = definition
         self.identity = f"{definition.name}@{definition.incarnation}.{plan.fingerprint[:8]}"
@@ -187,31 +188,32 @@ class ViewCollection:
         streams = [name for name in plan.reads if name in topics and not topics[name].key]
         changelogs = [name for name in plan.reads if is_changelog(name)]
         self.named: Mapping[str, str] = {table_topic(name): name for name in (*streams, *changelogs)}
-        """What its graph has for the records of each topic that it reads one by one."""
+        """By topic, the name in the graph of its records, for topics that the view reads record by record."""
         self.topics = tuple(self.named)
         self.leaves_out = admission is not None or lateness is not None
-        """Whether it leaves rows out: as late, or because they fail."""
+        """Whether the view excludes rows: late rows, or rows that fail."""
         self.diverts = admission is not None
-        """Whether it leaves out rows that fail, and tells of them."""
+        """Whether the view excludes rows that fail, and reports them."""
         tells = admission is not None or (lateness is not None and lateness.is_told)
         private = [t for t in self.named if t in topics and topics[t].private]
         self.keeps = tuple(t for t in private if tells or _reads_private(plan.root, self.named[t], topics[t]))
-        """The topics of which it may keep private values: those that it reads some of, or tells whole rows of."""
+        """Topics of which the view may keep private values, because it reads private columns or reports whole rows."""
         self.sources: Mapping[str, str] = {
             name: table_with_hidden(name) if name in topics and name in self.hidden else name
             for name in plan.reads
             if name not in streams and name not in changelogs
         }
-        """The units that it reads, by the names that its graph has for them."""
+        """The collections that the view reads, by their names in the graph."""
         self.counted = {
             topic: name
             for name in (*self.sources, *changelogs, *streams)
             if (topic := table_topic(name)) in topics
         }
-        """Which of its sources tells how many rows of a topic it has read: rows of a table, versions, or records."""
+        """By topic, the source by which rows of the topic are counted: rows of a table, versions, or records."""
         self.units = tuple(self.sources.values())
         self.counts_on = tuple(self.sources[n] for n in counted_on(plan.root) if n in self.sources)
-        """Those whose rows must stay, as their definitions say: what it keeps of them cannot be taken back."""
+        """The collections whose rows must not be retracted, according to their definitions: the view's state cannot
+        retract them."""
         self.append_only = plan.root.append_only
         self.contents = ArrangementSpec(CONTENTS, "multiset", self.key, (), self.schema)
         self.late: DerivedRelation | None = None
@@ -227,7 +229,7 @@ class ViewCollection:
         expiring = (slot.expires.topics for slot in pipeline.slots if slot.expires is not None)
         waits = (topic for topics in (*domains_of(plan.root), *expiring) for topic in topics)
         self.waits_for = tuple(dict.fromkeys(waits))
-        """The topics whose watermarks decide what it shows, and what it keeps."""
+        """The topics whose watermarks determine the output and the state of the view."""
         self.slots: tuple[ArrangementSpec, ...] = (
             *pipeline.slots,
             self.contents,
@@ -237,19 +239,19 @@ class ViewCollection:
         self.stages: tuple[StageProgram, ...] = (*pipeline.stages, self.contents_stage)
         """The stages of a step: those of the dataflow, then the one that arranges the change of the contents."""
         self.replaces: str | None = None
-        """The view whose place it takes once it has caught up."""
+        """The view that this shadow build replaces once it has caught up; None for any other collection."""
         self.trial: Trial | None = None
-        """If it is the same view, built anew: whether it may."""
+        """If the shadow build has the same definition as the served view: the state of its verification."""
 
     def beside(self, trial: Trial | None = None) -> ViewCollection:
-        """The same, to be built while another one of its name is served."""
+        """Return a copy of the collection for a shadow build, while another version of the view is served."""
         made = copy.copy(self)
         made.name, made.replaces = f"{self.definition.name}{BESIDE}", self.definition.name
         made.trial = trial
         return made
 
     def in_place(self) -> ViewCollection:
-        """The same, under the view's own name."""
+        """Return a copy of the collection under the view's own name."""
         made = copy.copy(self)
         made.name, made.replaces, made.trial = self.definition.name, None, None
         return made
@@ -262,7 +264,7 @@ class ViewCollection:
         first: bool,
         watermarks: Mapping[str, int] | None = None,
     ) -> ViewStep:
-        """A step over a change of the sources, for an executor to take.
+        """Return a step over a change of the sources, for an executor to run.
 
         `watermarks` are those of the topics that the view waits for, after that change.
         """
@@ -276,16 +278,17 @@ class ViewCollection:
         first: bool,
         watermarks: Mapping[str, int] | None = None,
     ) -> CollectionOutcome:
-        """Apply a change of the sources, in this process; see `begin_step`."""
+        """Run a step over a change of the sources, in this process; see `begin_step`."""
         step = self.begin_step(in_memory(changes), state, first=first, watermarks=watermarks)
         return run_one(DriverExecutor(), step, ViewStep.result)
 
     def admitted(self, changes: Mapping[str, Delta]) -> Mapping[str, Delta]:
-        """Changes of its sources, topics with their positions, without the rows that it diverts."""
+        """Return changes of the sources without the rows that the view diverts; changes of topics must have position
+        columns."""
         return changes if self.admission is None else self.admission.sorted_out(changes).admitted
 
     def is_past_replay(self, positions: Ends) -> bool:
-        """Whether it has read all late rows that were given back to it, for which old state is needed."""
+        """Whether the view has read all replayed late rows, which need old state."""
         return all(
             positions.get(topic, {}).get(partition, 0) >= end
             for topic, ends in self.definition.replayed.items()
@@ -293,23 +296,23 @@ class ViewCollection:
         )
 
     def by_source(self, changes: Mapping[str, T]) -> dict[str, T]:
-        """Changes of topics and units by the names that its graph has for them."""
+        """Return changes of topics and collections by their names in the graph."""
         named = {source: changes[unit] for source, unit in self.sources.items() if unit in changes}
         return named | {name: changes[name] for name in self.named.values() if name in changes}
 
     def rows(self, runs: Sequence[Run]) -> Delta:
-        """The view itself."""
+        """Return the rows of the view."""
         return contents(runs, self.schema)
 
     def arranged(self, runs: Sequence[Run], key: Sequence[int]) -> list[Run]:
-        """Runs of its contents as they are arranged now, if they were by `key` once."""
+        """Return runs of the contents, rearranged by the current key if they are arranged by another `key`."""
         if tuple(key) == self.key or not runs:
             return list(runs)
         return [arrange(self.rows(runs), self.key)]
 
 
 class TableStage(StageProgram):
-    """Upserts and tombstones of a keyed topic, applied to its table."""
+    """Applies upserts and tombstones of a keyed topic to its table."""
 
     def __init__(self, table: TableCollection) -> None:
         self._table = table
@@ -332,7 +335,7 @@ class TableStage(StageProgram):
 
 
 class ContentsStage(StageProgram):
-    """The last stage of a view: the change of its rows, consolidated and arranged by its key."""
+    """The last stage of a view: consolidates the change of its rows, and arranges it by the view's key."""
 
     def __init__(self, pipeline: Dataflow, contents: ArrangementSpec) -> None:
         self._pipeline = pipeline
@@ -353,13 +356,13 @@ class ContentsStage(StageProgram):
         return self.named_run(self._pipeline.arranged(change, self.slots[0].key))
 
     def named_run(self, changed: Run) -> tuple[Delta, Added]:
-        """A change of the contents that is arranged, under the names of the view's columns."""
+        """Return an arranged change of the contents with the column names of the view, as a delta and as a run."""
         rows = renamed(changed.rows, self._schema)
         return Delta(rows, changed.weights, distinct=True), (Run(changed.hashes, rows, changed.weights),)
 
 
 class TableStep:
-    """A table's step over records of its topic: one stage."""
+    """A step of a table over records of its topic: a single stage."""
 
     def __init__(self, unit: TableCollection, records: StageRows, state: StepState) -> None:
         self.unit = unit
@@ -379,13 +382,13 @@ class TableStep:
         raise error
 
     def result(self) -> CollectionOutcome:
-        """What the step has made, once it is done."""
+        """Return the outcome of the step, once all stages have run."""
         assert self._result is not None
         return CollectionOutcome(loaded(self._result.output), self._result.runs)
 
 
 class ViewStep:
-    """A view's step over a change of what it reads: that of its dataflow, without the rows that it leaves out."""
+    """A step of a view over a change of its sources: that of its dataflow, without the rows that the view excludes."""
 
     def __init__(
         self,
@@ -405,7 +408,7 @@ class ViewStep:
         self._diverted: AdmittedRows | None = None
         self._late: Late | None = None
         self._made: StageResult | None = None
-        """The change of the contents, and the runs of all stages."""
+        """The change of the contents, and the runs of all stages; None until the last stage has run."""
         self._dataflow_step = self._begun()
 
     def next_stage(self) -> BoundStage | None:
@@ -429,7 +432,7 @@ class ViewStep:
             self._late = self.unit.lateness.found(self.admitted())
 
     def recover(self, error: EvaluationError) -> None:
-        """Begin again without the rows that fail, if the view diverts those."""
+        """Restart the step without the rows that fail, if the view diverts such rows."""
         if self.unit.admission is None:
             raise error
         if self._diverted is not None:
@@ -442,11 +445,11 @@ class ViewStep:
         self._dataflow_step = self._begun()
 
     def admitted(self) -> Mapping[str, Delta]:
-        """The change of each source without the rows that are diverted."""
+        """Return the change of each source without the rows that are diverted."""
         return _all_loaded(self._admitted)
 
     def result(self) -> CollectionOutcome:
-        """What the step has made, once it is done."""
+        """Return the outcome of the step, once all stages have run."""
         unit, given = self.unit, self._given
         counted = {t: {"read": given[n].weight()} for t, n in unit.counted.items() if n in given}
         beside: dict[ArrangementSpec, Delta] = {}
@@ -457,7 +460,7 @@ class ViewStep:
         if self._late is not None:
             what = "diverted" if unit.late is not None else "dropped"
             for topic, left_out in self._late.counted.items():
-                if topic not in unit.sources:  # its table has every record
+                if topic not in unit.sources:  # a keyed topic's table has every record, late or not
                     counted[topic][what] = left_out
             if unit.late is not None:
                 beside[unit.late.contents] = self._late.rows
@@ -468,7 +471,7 @@ class ViewStep:
         return CollectionOutcome(loaded(made.output), runs, beside, counted)
 
     def _begun(self) -> DataflowStep:
-        """A step of the view's dataflow over the rows that are admitted."""
+        """Return a step of the view's dataflow over the admitted rows."""
         pipeline, first, watermarks = self.unit.pipeline, self._first, self._watermarks
         return DataflowStep(pipeline, self._admitted, self.state, first=first, watermarks=watermarks)
 
@@ -477,12 +480,12 @@ CollectionStep = TableStep | ViewStep
 
 
 def in_memory(changes: Mapping[str, Rows]) -> dict[str, StageRows]:
-    """Changes in the memory of this process, as stages read them."""
+    """Return changes in the memory of this process as inputs of stages."""
     return {name: RowsInMemory(rows) for name, rows in changes.items()}
 
 
 def loaded(rows: StageRows) -> Delta:
-    """A change, wherever it is."""
+    """Load a change, wherever it is stored."""
     change = rows.load()
     assert isinstance(change, Delta)
     return change
@@ -493,7 +496,8 @@ def _all_loaded(changes: Mapping[str, StageRows]) -> dict[str, Delta]:
 
 
 class DerivedRelation:
-    """What a view gives beside its rows: a relation that the view's own unit keeps and moves."""
+    """A relation that a view derives apart from its own rows, such as its errors; the view's collection stores and
+    advances it."""
 
     def __init__(self, view: ViewCollection, slot: ArrangementSpec) -> None:
         self.view = view.name
@@ -504,7 +508,7 @@ class DerivedRelation:
         self.contents = slot
 
     def rows(self, runs: Sequence[Run]) -> Delta:
-        """The relation itself."""
+        """Return the rows of the relation."""
         return contents(runs, self.schema)
 
 
@@ -512,7 +516,8 @@ Collection = TableCollection | ViewCollection
 
 
 def _reads_private(root: g.Node, name: str, topic: TopicDefinition) -> bool:
-    """Whether a graph looks at private columns of a topic, which it knows by a name, or at which rows were forgotten."""
+    """Whether a graph reads private columns of a topic, or the column that marks forgotten rows; `name` is the topic's
+    name there."""
     private = {column for column, _ in topic.private} | {FORGOTTEN}
     if isinstance(root, g.SourceNode):
         return root.name == name
@@ -526,7 +531,7 @@ def _reads_private(root: g.Node, name: str, topic: TopicDefinition) -> bool:
 
 
 def _looks_at(node: g.Node, columns: set[int]) -> bool:
-    """Whether a node depends on these columns of the source below it, or passes them on."""
+    """Whether a node depends on any of these columns of the source below it, or passes them on."""
     for step in node.steps if isinstance(node, g.Map) else ():
         match step:
             case g.Filter(condition):
@@ -540,7 +545,7 @@ def _looks_at(node: g.Node, columns: set[int]) -> bool:
 
 
 def added(ledger: Ledger, more: Ledger) -> Ledger:
-    """The sum of two ledgers."""
+    """Return the sum of two ledgers."""
     return {
         topic: {
             what: ledger.get(topic, {}).get(what, 0) + more.get(topic, {}).get(what, 0)
@@ -551,12 +556,12 @@ def added(ledger: Ledger, more: Ledger) -> Ledger:
 
 
 def total(accounts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """One account of all topics."""
+    """Return the sum of the accounts of all topics."""
     return {what: sum(account[what] for account in accounts.values()) for what in ACCOUNT}
 
 
 def balanced(ledger: Ledger, topics: Iterable[str] = ()) -> dict[str, dict[str, int]]:
-    """A full account by topic: every row that was read was used, diverted or dropped as late, or has failed."""
+    """Return a full account by topic: every row that was read was used, diverted or dropped as late, or has failed."""
     accounts = {}
     for topic in dict.fromkeys((*topics, *ledger)):
         counted = ledger.get(topic, {})
@@ -567,7 +572,8 @@ def balanced(ledger: Ledger, topics: Iterable[str] = ()) -> dict[str, dict[str, 
 
 
 def side_by_side(units: Sequence[Collection]) -> Iterator[list[Collection]]:
-    """Units in their order, those taken together that do not read each other; one that takes another's place is by itself."""
+    """Yield levels of collections in their order: those of a level do not read each other, and a shadow build is its
+    own level."""
     found: dict[str, Collection] = {}
     for unit in units:
         replaces = isinstance(unit, ViewCollection) and unit.replaces is not None
@@ -584,12 +590,13 @@ def side_by_side(units: Sequence[Collection]) -> Iterator[list[Collection]]:
 
 
 def view_of(name: str) -> str:
-    """The view that gives a relation beside its rows, as in `revenue.errors`; of any other name that itself."""
+    """Return the view that a derived relation such as `revenue.errors` belongs to; any other name is returned unchanged."""
     return name.partition(".")[0]
 
 
 def counted_on(root: g.Node) -> dict[str, None]:
-    """The sources of operators that keep too little to take a row back, since none is ever taken back."""
+    """Return the sources of operators whose state is insufficient to retract a row, because these sources never retract
+    any."""
     found: dict[str, None] = {}
     for node in g.walk(root):
         if kind_of(node).retraction(node) == "groups":
@@ -598,8 +605,11 @@ def counted_on(root: g.Node) -> dict[str, None]:
 
 
 def contents_key(root: g.Node) -> tuple[int, ...]:
-    """The columns that a view's contents are arranged by: the keys of its groups, or of the partitions in which its rows
-    were ranked, where it shows them all; else all."""
+    """Return the columns that a view's contents are arranged by.
+
+    These are the keys of its groups, or of the partitions in which its rows were ranked, if the output has all of them;
+    otherwise all columns.
+    """
     if (group := group_columns(root)) is not None:
         return group
     if (own := kind_of(root).contents_key(root)) is not None:

@@ -1,4 +1,4 @@
-"""Which views read which, directly or not."""
+"""Dependencies between views, direct and indirect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headwater.log.protocol import Log
 
 
 def above(log: Log, name: str) -> list[str]:
-    """A view, and those that read it, directly or not, sources first; none if there is no such view."""
+    """Return a view and the views that read it, directly or indirectly, sources first; empty if there is no such view."""
     ordered = in_order(definitions(log))
     wanted = {view.name for view in ordered if view.name.lower() == view_of(name).lower()}
     for view in ordered:
@@ -18,7 +18,8 @@ def above(log: Log, name: str) -> list[str]:
 
 
 def private_below(log: Log, name: str) -> str | None:
-    """A topic with private columns: of this name, or read by the view of this name, directly or not; None if there is none."""
+    """Return a topic with private columns that has this name, or that the view of this name reads, directly or
+    indirectly; None if there is none."""
     topics, views = log.topics(), definitions(log)
     spelled = next((v for v in views if v.lower() == view_of(name).lower()), None)
     found = {name} if spelled is None else below(log, spelled)
@@ -26,7 +27,7 @@ def private_below(log: Log, name: str) -> str | None:
 
 
 def below(log: Log, name: str) -> set[str]:
-    """Every topic and view that a view reads, directly or not."""
+    """Return every topic and view that a view reads, directly or indirectly."""
     views, found, left = definitions(log), set[str](), [view_of(name)]
     while left:
         for read in map(view_of, views[left.pop()].reads):

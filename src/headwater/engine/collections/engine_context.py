@@ -1,4 +1,4 @@
-"""The parts of the runtime that need Spark, made together at first need."""
+"""The parts of the runtime that need Spark, created together at first need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EngineContext:
-    """A session, and what plans and evaluates in it, for one workspace."""
+    """The Spark session of a workspace, with the planner, evaluator, catalog and executor that use it."""
 
     def __init__(self, log: Log, given: SparkSession | None, functions: Functions) -> None:
         self.spark = session(given)
@@ -28,4 +28,4 @@ class EngineContext:
         self.evaluator = Evaluator(self.planner.catalyst)
         self.catalog = Catalog(log, self.planner, self.evaluator)
         self.executor: Executor = DriverExecutor(Placement(self.spark))
-        """Where the stages of ticks run."""
+        """The executor that runs the stages of ticks."""

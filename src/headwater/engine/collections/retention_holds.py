@@ -1,9 +1,9 @@
-"""What of the log is still there, and what stands in for the rest: when a view has a base, and when one is to be made.
+"""Release of log records to retention: which records views still need, and when a base tick is made to replace the others.
 
-Records are let go of only when every view has read them *and* a base has the views as they were after that. So a view whose
-first records are gone can always be made again: from the base, and from the log after it. A view that is no part of the
-tick, because it has stopped or is being built, keeps what it would be made of again: all records that it reads or, where some
-of them were let go of, the base that it is in, and then no other can take the place of that one.
+Records are released only when every view has read them *and* a base has the views as of a later position. So a view whose
+first records have been removed can always be rebuilt: from the base, and from the log after it. A view that is not part of the
+tick, because it is stopped or being built, keeps everything from which it would be rebuilt: all records that it reads or, if
+some of them have been released, the base that contains it; that base cannot be replaced until then.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ from headwater.state.base_ticks import Bases
 from headwater.state.manifest import Manifest, ViewState
 
 HOLD = VIEWS_HOLD
-"""The cursor that keeps a topic's records until every view has read them, and a base has it where one is needed."""
+"""The cursor that keeps a topic's records until every view has read them and, if one is needed, a base covers them."""
 BASE_EVERY_US_MAX = parse_span_us("1 hour")
 BASES_PER_RETENTION = 16
-"""A base is made at most this often within a topic's retention: records stay a sixteenth longer, at most an hour."""
+"""Number of bases within a topic's retention: the interval between bases is a sixteenth of it, at most an hour, and
+records stay that much longer."""
 
 
 Begins = Mapping[str, Sequence[int]]
-"""Where topics began when a unit was built: of each its incarnation, then the first offsets of its partitions; for a unit
-that needs every record, then up to where each of these was compacted."""
+"""Where topics began when a collection was built: per topic its incarnation, the first offsets of its partitions, and
+for a collection that needs every record, the offsets up to which the partitions were compacted."""
 
 
 def beginning(log: Log, topic: str, *, every_record: bool = False) -> list[int]:
-    """A topic's incarnation, and where its partitions begin now; `every_record`: and how far they are compacted."""
+    """Return a topic's incarnation and the first offsets of its partitions; with `every_record`, also their compacted
+    offsets."""
     parts = [info for _, info in sorted(log.partitions(topic).items())]
     compacted = [info.compacted_to for info in parts] if every_record else []
     return [log.topic(topic).incarnation, *(info.first for info in parts), *compacted]
 
 
 def removed(log: Log, begins: Begins) -> bool:
-    """Whether records that a unit was made from are gone, if it began there: by retention, or with their whole topic.
+    """Whether records from which a collection was built have been removed since: by retention, or with their whole topic.
 
-    Compaction counts for units that need every record alone: it takes only records that others replace.
+    Compaction counts only for collections that need every record: it removes only records that others replace.
     """
     return any(not _is_there(log, topic, then) for topic, then in begins.items())
 
@@ -62,7 +64,7 @@ def _needs_every_record(log: Log, topic: str, then: Sequence[int]) -> bool:
 
 
 def hold_from_start(log: Log, reads: Sequence[str]) -> None:
-    """Keep the records that a view has yet to read from being removed: all that are there."""
+    """Hold all existing records of a view's topics, because the view has yet to read them."""
     topics = log.topics()
     for name in (n for n in reads if n in topics):
         starts = {p: info.first for p, info in log.partitions(name).items()}
@@ -73,7 +75,7 @@ def hold_from_start(log: Log, reads: Sequence[str]) -> None:
 
 
 def base_of(log: Log, unit: Collection, base: Manifest | None) -> ViewState | None:
-    """A unit as it was in a base, if it means the same still."""
+    """Return the state of a collection in a base; None if it is not there, or its meaning has changed since."""
     if base is None:
         return None
     name = unit.replaces if isinstance(unit, ViewCollection) and unit.replaces is not None else unit.name
@@ -87,14 +89,14 @@ def base_of(log: Log, unit: Collection, base: Manifest | None) -> ViewState | No
 
 
 def base_slot(based: ViewState, slot: ArrangementSpec) -> str:
-    """The name of an arrangement in the base."""
+    """Return the ID of an arrangement in the base."""
     return f"{based.record.identity}/{slot.name}"
 
 
 def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
-    """Let the log remove what every view has read, after a base was made if one is needed for that.
+    """Let the log remove the records that every view has read, after making a base if that is needed first.
 
-    For the engine of the workspace, or for who has claimed its place.
+    The caller must be the engine of the workspace, or own the workspace in its place.
     """
     views = definitions(log).values()
     topics = log.topics()
@@ -106,7 +108,7 @@ def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
     due = [t for t in held.values() if _is_removing(log, t, clock) and not _is_kept_whole(t, manifest)]
     base = _newest(bases)
     if base is not None and base.tick > manifest.tick:
-        return  # state from before the base: the next engine begins at the base
+        return  # the state is from before the base: the next engine starts at the base
     if due and _is_time(due, base, clock) and _can_be_base(log, manifest, due):
         base = _live_part(manifest)
         bases.make(base)
@@ -129,7 +131,10 @@ def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
 
 
 def failure_of(release: Callable[[], None]) -> tuple[FailedWork, ...]:
-    """Release what views have read. The failure, if there is one: the log keeps more than it must, and its own upkeep goes on."""
+    """Release the records that views have read, and return the failure if there is one.
+
+    After a failure the log keeps more records than necessary, and its other maintenance goes on.
+    """
     try:
         release()
     except HeadwaterError as error:
@@ -138,20 +143,22 @@ def failure_of(release: Callable[[], None]) -> tuple[FailedWork, ...]:
 
 
 def kept_private(state: ViewState) -> set[str]:
-    """The topics of which a unit keeps private values."""
+    """Return the topics of which a collection keeps private values."""
     return set(state.record.keeps)
 
 
 def _is_kept_whole(topic: TopicDefinition, manifest: Manifest) -> bool:
-    """Whether its records stay for as long as views keep private values of it: these may be forgotten, and what views keep of them
-    is then made anew, which no base could stand in for."""
+    """Whether all records of a topic are kept while views keep its private values.
+
+    If these are forgotten, the views' values are rebuilt from all records, which no base can replace.
+    """
     if not topic.private or _is_only_compacted(topic):
         return False
     return any(topic.name in kept_private(state) for state in manifest.views.values())
 
 
 def _is_only_compacted(topic: TopicDefinition) -> bool:
-    """Whether nothing is ever removed of it that a view could need again."""
+    """Whether a topic is only compacted, so that no record is removed that a view could need again."""
     return (
         topic.cleanup == "compact"
         and topic.versions_for_us is None
@@ -161,13 +168,13 @@ def _is_only_compacted(topic: TopicDefinition) -> bool:
 
 
 def _is_removing(log: Log, topic: TopicDefinition, clock: Clock) -> bool:
-    """Whether there are records that retention would remove by now, or compaction, where it matters."""
+    """Whether retention, or compaction that affects versions, would remove records of a topic now."""
     spans = [topic.retention_us, topic.versions_for_us if topic.cleanup == "compact" else None]
     shortest = min((span for span in spans if span is not None), default=None)
     oldest = None if shortest is None else clock.now_us() - shortest
     for info in log.partitions(topic.name).values():
         if info.compacted_to and topic.versions_for_us is not None:
-            return True  # from now on it cannot be told what else is gone
+            return True  # from now on it is unknown which other records are gone
         if oldest is not None and info.oldest_appended_at is not None and info.oldest_appended_at < oldest:
             return True
         rest = info.size_bytes - info.oldest_bytes
@@ -188,13 +195,15 @@ def _is_time(due: Sequence[TopicDefinition], base: Manifest | None, clock: Clock
 def _newest(bases: Bases) -> Manifest | None:
     try:
         return bases.newest()
-    except CorruptionError:  # then the next one is made soon, while all state is there
+    except CorruptionError:  # the next one is made soon, while all state exists
         return None
 
 
 def waiting(log: Log, manifest: Manifest | None, clock: Clock) -> tuple[HeldRecords, ...]:
-    """The topics with records that retention would remove by now, and the views that keep them; `manifest` is the newest
-    tick. What only waits for the next base to be due is not told."""
+    """Return the topics with records that retention would remove now, and the views that keep them.
+
+    `manifest` is the newest tick. Records that only wait until the next base is due are not reported.
+    """
     views = definitions(log)
     held = [log.topic(cursor.topic) for cursor in log.cursors() if cursor.name == HOLD]
     due = sorted(topic.name for topic in held if _is_removing(log, topic, clock))
@@ -234,7 +243,7 @@ def _waiting(topic: str, view: str, state: ViewState | None) -> HeldRecords:
 
 
 def _behind(log: Log, manifest: Manifest) -> list[ViewState]:
-    """Views and tables that are no part of a tick; not those that were dropped since."""
+    """Return the states of existing views, and of tables, that are not part of a tick."""
     views = definitions(log)
     return [
         state
@@ -250,8 +259,10 @@ def _begins(state: ViewState) -> Begins:
 
 
 def _needs_base(log: Log, state: ViewState) -> bool:
-    """Whether what is no part of the tick is made, or would be made again, from the base that it is in: records that it was
-    made from are gone, or may go at any time."""
+    """Whether a view that is not part of the tick is built, or would be rebuilt, from the base that contains it.
+
+    That is the case if records from which it was built have been removed, or may be removed at any time.
+    """
     begins = _begins(state)
     return (
         state.record.base is not None
@@ -261,7 +272,7 @@ def _needs_base(log: Log, state: ViewState) -> bool:
 
 
 def _is_let_go(log: Log, topic: str, then: Sequence[int]) -> bool:
-    """Whether records from a beginning on may be removed. Who declares a retention holds all that is there first."""
+    """Whether records from these begins on may be removed; declaring a retention first holds all existing records."""
     definition, hold = log.topic(topic), log.cursor(topic, HOLD)
     compacts = definition.cleanup == "compact" and _needs_every_record(log, topic, then)
     if definition.retention_us is None and definition.retention_bytes is None and not compacts:
@@ -272,15 +283,18 @@ def _is_let_go(log: Log, topic: str, then: Sequence[int]) -> bool:
 
 
 def _can_be_base(log: Log, manifest: Manifest, due: Sequence[TopicDefinition]) -> bool:
-    """Whether the views that are part of a tick can be a base without the others: those must need none. If they read all
-    topics that something is to be removed from, nothing would be gained."""
+    """Whether the live views of a tick can become a base without the others.
+
+    The others must not need a base. If they read all topics from which records are to be removed, a base would release
+    nothing.
+    """
     behind = _behind(log, manifest)
     read = {topic for state in behind for topic in _begins(state)}
     return not any(_needs_base(log, s) for s in behind) and not read.issuperset(t.name for t in due)
 
 
 def _live_part(manifest: Manifest) -> Manifest:
-    """A tick without what is no part of it."""
+    """Return a tick without the views that are not live."""
     live = {name: state for name, state in manifest.views.items() if state.status == "live"}
     if len(live) == len(manifest.views):
         return manifest
@@ -292,13 +306,13 @@ def _live_part(manifest: Manifest) -> Manifest:
 
 
 def _is_rebuilt(view: ViewDefinition, topic: str, manifest: Manifest) -> bool:
-    """Whether a view, or the table of the topic, is being built from the log, all of which it needs."""
+    """Whether a view, or the table of the topic, is being built from the complete log."""
     states = [manifest.views.get(view.name), *_tables(topic, manifest)]
     return any(s is not None and s.status == "backfilling" and s.record.base is None for s in states)
 
 
 def _position(view: ViewDefinition, topic: str, manifest: Manifest) -> Mapping[int, int]:
-    """How far a view has read a topic: by itself, or through the table that the topic is."""
+    """Return the positions up to which a view has read a topic, directly or through the topic's table."""
     state = manifest.views.get(view.name)
     if state is None or state.incarnation != view.incarnation:
         return {}

@@ -1,10 +1,11 @@
-"""Views that are built anew: each is on trial beside the one that is served, until it was compared with its SELECT.
+"""Shadow builds of views that are rebuilt: built while the served version goes on, and compared with the batch result.
 
-`rebuild` declares a view once more as it is, and says so in an entry of the catalog. The new version is built beside the one that is served; once it has
-caught up it goes on with every tick, under a name of its own, and is compared with its SELECT in batch at one of them.
-Then the next tick puts it in the place of the other. If it differs it is stopped, and the other goes on.
+`rebuild` redeclares a view unchanged, and records that in an entry of the catalog. The shadow build catches up while
+the old version is served. Then it advances with every tick, under a name of its own, and is compared with the batch
+result of its SELECT at one of them. If they are equal, the next tick replaces the old version; otherwise the shadow
+build is stopped, and the old version goes on.
 
-The tick before the switch is kept, whatever else is collected, until it is told otherwise: `as_of` reads the version from before in it.
+The tick before the switch is kept until `forget`, whatever else is collected, so that `as_of` can read the old version.
 """
 
 from __future__ import annotations
@@ -19,41 +20,42 @@ from headwater.log.protocol import Entry, Log
 from headwater.state.manifest import Manifest, ViewState
 
 REBUILD = "rebuild"
-"""The kind of the entries, by view."""
+"""Kind of the catalog entries, which are named by view."""
 BESIDE = "~next"
-"""Follows the name of a view while it is built beside the one that it is to replace."""
+"""Suffix of the name of a view during its shadow build."""
 OLD = "old"
-"""In a view's state: the tick before the one at which it took the place of the version before it."""
+"""Key in the state of a view: the last tick with the version that the shadow build has replaced."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Where a view that is built anew is."""
+    """The verification of a shadow build."""
 
     is_over: bool
-    """Whether it may take the place of the other."""
+    """Whether the shadow build may replace the served version."""
     problem: str | None
-    """Why it may not, ever."""
+    """Why the shadow build may never replace the served version; None if there is no such problem."""
 
 
 def declare(log: Log, view: str, put: Callable[[], Entry], *, after: int, verify: bool) -> None:
-    """Declare a view once more, after the entry `after`, by `put`; it is on trial, and compared if that is wanted."""
+    """Redeclare a view by `put`, after the entry `after`, and start its verification; it is compared with batch only if
+    `verify`."""
     entry = log.entries(REBUILD).get(view)
     document = {"after": after, "as": None, "verify": verify, "checked": None, "problem": None}
     said = log.put_entry(REBUILD, view, document, expect=None if entry is None else entry.sequence)
     made = put()
-    with suppress(ConflictError):  # an engine that is quick has found something out already
+    with suppress(ConflictError):  # a fast engine has recorded a result already
         log.put_entry(REBUILD, view, {**document, "as": made.sequence}, expect=said.sequence)
 
 
 def forget(log: Log, view: str) -> None:
-    """Nothing is to be kept of the version before; and the view is on trial no more."""
+    """Remove the entry of a rebuild: the old version need not be kept any more, and the verification ends."""
     if view in log.entries(REBUILD):
         log.drop_entry(REBUILD, view)
 
 
 def trial_of(log: Log, view: str, incarnation: int) -> Trial | None:
-    """Where a view is that is built beside another; None if it is not the same one, built anew."""
+    """Return the verification of a shadow build; None if the view's definition is not a rebuild."""
     entry = log.entries(REBUILD).get(view)
     if entry is None or not _is_of(entry.document, incarnation):
         return None
@@ -62,14 +64,14 @@ def trial_of(log: Log, view: str, incarnation: int) -> Trial | None:
 
 
 def old_ticks(log: Log, manifest: Manifest | None) -> dict[str, int]:
-    """By view, the tick that has the version before the one in force, as long as that is to be kept."""
+    """Return, by view, the last tick with the version before the active one, as long as it must be kept."""
     states = manifest.views.items() if manifest is not None else ()
     kept = log.entries(REBUILD)
     return {name: state.record.old for name, state in states if state.record.old is not None and name in kept}
 
 
 def due(log: Log, manifest: Manifest | None) -> dict[str, Entry]:
-    """The views on trial that have caught up and were not compared yet, with their entries."""
+    """Return the shadow builds that have caught up and have not been compared yet, with their entries."""
     if manifest is None:
         return {}
     found = {}
@@ -86,5 +88,8 @@ def _is_due(said: Mapping[str, Any], state: ViewState) -> bool:
 
 
 def _is_of(said: Mapping[str, Any], incarnation: int) -> bool:
-    """Whether it is the declaration that was said; after a crash before that was written down, any since."""
+    """Whether an entry belongs to a declaration of the view.
+
+    If a crash has prevented the entry from naming the declaration, any later declaration matches.
+    """
     return incarnation > said["after"] and said["as"] in (None, incarnation)

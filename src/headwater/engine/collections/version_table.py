@@ -1,8 +1,8 @@
-"""All versions of a keyed topic's rows: what `FOR SYSTEM_TIME AS OF` joins with, kept as records come.
+"""All versions of a keyed topic's rows, maintained incrementally; `FOR SYSTEM_TIME AS OF` joins with them.
 
-A version is a record that is no tombstone. It begins at the topic's WATERMARK column, else at its `_source_time`, else when
-it was appended, whichever of these is there; it ends where the next record of its key begins. What it is known by for
-ever, `_version`, is where it stands in the log: `<partition>:<offset>`. In Spark's SQL, over all records of the topic:
+A version is a record that is no tombstone. It begins at the first of these times that exists: the topic's WATERMARK column,
+its `_source_time`, the time at which it was appended. It ends where the next record of its key begins. It is permanently
+identified by its position in the log, `_version`: `<partition>:<offset>`. In Spark SQL, over all records of the topic:
 
     SELECT * FROM (
       SELECT *, lead(_valid_from) OVER (PARTITION BY <key> ORDER BY _valid_from, _offset) AS _valid_to,
@@ -10,7 +10,7 @@ ever, `_version`, is where it stands in the log: `<partition>:<offset>`. In Spar
       FROM (SELECT *, coalesce(<WATERMARK column>, _source_time, _appended_at) AS _valid_from FROM <records>))
     WHERE _op <> 'delete'
 
-which is how `batch_versions` computes them; the unit keeps the same incrementally.
+`batch_versions` computes them in this way; the collection maintains the same incrementally.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SOURCE_TIME = "_source_time"
 
 
 class VersionCollection(TableCollection):
-    """A keyed topic as all versions of its rows. Its arrangement holds records, tombstones too, in order of time."""
+    """A keyed topic as all versions of its rows. Its arrangement has the records, including tombstones, in order of time."""
 
     def __init__(self, topic: TopicDefinition) -> None:
         super().__init__(topic)
@@ -67,7 +67,7 @@ class VersionCollection(TableCollection):
         self.slots = (self.contents,)
 
     def apply(self, records: Rows, state: StepState) -> tuple[Delta, Run]:
-        """Return the change of versions that records make, in the order of the log, and the run to add.
+        """Return the change of versions that records cause, in the order of the log, and the run to add.
 
         Records that are retracted come as a change: they are identified by their keys and positions.
         """
@@ -79,7 +79,8 @@ class VersionCollection(TableCollection):
         return self._known(change), run
 
     def _exchanged(self, given: Delta, runs: Sequence[Run]) -> tuple[Delta, Run]:
-        """A step by records of which some go. Of the keys that these are of, all versions are made again from what there is of them."""
+        """Run a step over a change with retracted records: all versions of their keys are recomputed from the remaining
+        records."""
         slot, records = self.contents, self.records(given.rows)
         hashes, goes = key_hashes(records, self.key), given.weights < 0
         touched = np.unique(hashes[goes])
@@ -96,27 +97,27 @@ class VersionCollection(TableCollection):
         return consolidate(changes), merged_run(slot, [run, *gone, made], bottom=False)
 
     def records(self, given: pa.RecordBatch) -> pa.RecordBatch:
-        """Records of the topic, with its hidden columns, as the arrangement has them: with when each begins."""
+        """Return records of the topic, with its metadata columns, in the schema of the arrangement: with `_valid_from`."""
         times = [given.column(name).cast(TIMESTAMP) for name in begins_at(self._topic)]
         names = self._records.names[:-1]
         columns = [given.column(name) for name in names]
         return pa.RecordBatch.from_arrays([*columns, pc.coalesce(*times)], schema=self._records)
 
     def rows(self, runs: Sequence[Run]) -> Delta:
-        """All versions."""
+        """Return all versions."""
         return self._known(
             table_versions.contents(self._spec, [self._evolved(run) for run in runs], self._records)
         )
 
     def of_records(self, given: pa.RecordBatch) -> Delta:
-        """All versions of some records, all there are, in the order of the log."""
+        """Return all versions of the given records, which must be all records of their keys, in the order of the log."""
         return self._known(table_versions.step(self._spec, [], self.records(given))[0])
 
     def _evolved(self, run: Run) -> Run:
         return self._as_now(run, self._records)
 
     def _known(self, change: Delta) -> Delta:
-        """Versions with what they are known by."""
+        """Return versions with their `_version` column."""
         partition, offset = (change.rows.column(name).cast(pa.string()) for name in ("_partition", "_offset"))
         known = pc.binary_join_element_wise(partition, offset, ":")
         rows = pa.RecordBatch.from_arrays([*change.rows.columns, known], schema=self.schema)
@@ -124,7 +125,7 @@ class VersionCollection(TableCollection):
 
 
 def _is_at(records: pa.RecordBatch, others: pa.RecordBatch) -> np.ndarray:
-    """Which records stand where one of the others does in the log."""
+    """Return a mask of the records that have the log position of any of the others."""
     mine, theirs = (
         np.rec.fromarrays([batch.column(name).to_numpy() for name in ("_partition", "_offset")])
         for batch in (records, others)
@@ -135,8 +136,11 @@ def _is_at(records: pa.RecordBatch, others: pa.RecordBatch) -> np.ndarray:
 def all_records(
     log: Log, topic: TopicDefinition, ends: Mapping[int, int] | None, *, met: bool = False
 ) -> pa.RecordBatch:
-    """Every record of a topic up to some positions, tombstones too, in the order of the log, with its hidden columns;
-    `met`: and the watermark that each met."""
+    """Return every record of a topic up to some positions, including tombstones, in the order of the log, with its
+    metadata columns.
+
+    `met`: whether to include the watermark at which each record was appended.
+    """
     own = [field.with_nullable(True) for field in topic.schema]  # a tombstone has its key alone
     schema = pa.schema([*own, *(every_hidden(topic) if met else hidden_schema(topic))])
     batches: list[pa.RecordBatch] = []
@@ -148,7 +152,7 @@ def all_records(
 
 
 def readable_versions(topic: TopicDefinition) -> VersionedRelation:
-    """How a query can read the versions of a topic's rows, or why it cannot."""
+    """Return how a query can read the versions of a topic's rows, or why it cannot."""
     if not topic.key:
         return VersionedRelation(
             refusal=(
@@ -176,14 +180,14 @@ def readable_versions(topic: TopicDefinition) -> VersionedRelation:
 
 
 def begins_at(topic: TopicDefinition) -> list[str]:
-    """The columns that say when a record of a topic begins to be valid: the first that is not NULL."""
+    """Return the columns that define when a record of a topic becomes valid: the first that is not NULL."""
     own = [topic.time] if topic.time is not None else []
     known = (*topic.schema.names, *topic.source_columns.names)
     return [*own, *(name for name in [_SOURCE_TIME] if name in known), "_appended_at"]
 
 
 def batch_versions(records: DataFrame, topic: TopicDefinition) -> DataFrame:
-    """The versions of a topic's records, by Spark: the topic's columns, then the hidden ones."""
+    """Compute the versions of a topic's records with Spark: the topic's columns, then the metadata columns."""
     begins = ", ".join(f"CAST({quote(name)} AS TIMESTAMP)" for name in begins_at(topic))
     key = ", ".join(map(quote, topic.key))
     begun = records.selectExpr("*", f"coalesce({begins}) AS _valid_from")

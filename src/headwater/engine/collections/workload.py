@@ -1,4 +1,4 @@
-"""Which units a workspace has: its views, planned, in an order in which sources come first, and the tables they read."""
+"""The collections of a workspace: its views, planned and with sources first, and the tables that they read."""
 
 from __future__ import annotations
 
@@ -47,37 +47,39 @@ from headwater.state.manifest import Manifest, ViewState, decode_schema, encode_
 
 VIEW = "view"
 PAST = "past view"
-"""Definitions that others have taken the place of, by name and incarnation: old ticks were made by them."""
+"""Kind of the catalog entries of replaced definitions, by name and incarnation: old ticks were computed by them."""
 
 _Relations = dict[str, Collection | DerivedRelation]
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A view that cannot be planned as things are now: what it reads has changed or gone."""
+    """A view that cannot be planned at present, because its sources have changed or no longer exist."""
 
     definition: ViewDefinition
     reason: str
     waits: bool = False
-    """Whether what it reads is about to be replaced by what it was declared for."""
+    """Whether a pending replacement of a source will allow planning."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a tick moves, sources first, and the views that it has to leave where they are."""
+    """The collections that a tick advances, sources first, and the views that cannot be planned."""
 
     units: Sequence[Collection]
     broken: Mapping[str, Broken]
     until: int | None = None
-    """The commit that the tick must not pass: there a column is dropped that a view reads, which stops after it."""
+    """The log commit that the tick must not pass, because a column is dropped there that a view reads; that view stops
+    after it."""
     marks: Mapping[str, Sequence[DroppedColumn]] = field(default_factory=dict)
-    """By topic, the dropped columns that this is made by; a cut behind which there are others is not for it."""
+    """By topic, the dropped columns that the workload takes into account; it is invalid for a cut behind which there
+    are others."""
 
 
 _PLANNED_MAX = 64
-"""Plans that are kept for views which have not run yet."""
+"""Number of plans that are kept for views which have not run yet."""
 _Premises = tuple[str, Mapping[str, Relation], Policy, tuple[str, ...]]
-"""What a plan follows from: the query, what it reads, what becomes of late rows, and the functions that it counts on."""
+"""Everything that a plan depends on: the query, its relations, the policy for late rows, and the functions that it uses."""
 
 
 class _Planned(NamedTuple):
@@ -86,7 +88,7 @@ class _Planned(NamedTuple):
 
 
 class Catalog:
-    """The definitions that the log holds, made ready to run. Planned once each, and again when they change."""
+    """The definitions in the log's catalog, made executable. Each is planned once, and again when it changes."""
 
     def __init__(self, log: Log, planner: Planner, evaluator: Evaluator) -> None:
         self._log = log
@@ -103,7 +105,8 @@ class Catalog:
         inputs: Mapping[str, Sequence[str]] | None = None,
         policy: Policy | None = None,
     ) -> Plan:
-        """Plan a query over the topics and views that are there; `inputs` says which columns it knew when it was made."""
+        """Plan a query over the current topics and views; `inputs` has the columns that existed when the query was
+        declared."""
         relations = self._relations(inputs)
         if policy is not None and policy.emits:
             relations = self._timed(relations)
@@ -121,7 +124,7 @@ class Catalog:
     def _refuse_dropped(
         self, query: QueryText, relations: dict[str, Relation], policy: Policy | None
     ) -> None:
-        """Raise ColumnDroppedError if a query cannot be planned for no other reason than that it names a dropped column."""
+        """Raise ColumnDroppedError if a query cannot be planned only because it names a dropped column."""
         words = {word.text.lower() for word in words_of(query.text) if word.is_name}
         lost = {
             name: topic
@@ -138,12 +141,12 @@ class Catalog:
             raise one.error(topic)
 
     def relations_of(self, view: ViewDefinition) -> dict[str, Relation]:
-        """What a view reads, as planning sees it, with what is known of times."""
+        """Return the relations that a view reads, as planning sees them, with their event times."""
         relations = self._relations(view.inputs)
         return self._timed({name: relations[name] for name in view.reads if name in relations})
 
     def _timed(self, relations: Mapping[str, Relation]) -> dict[str, Relation]:
-        """Relations with the columns of views that have event times."""
+        """Return the relations, with the event-time columns of those that are views."""
         views = definitions(self._log)
         return {
             name: replace(relation, times=self._times(views[name])) if name in views else relation
@@ -159,15 +162,17 @@ class Catalog:
         return known[1]
 
     def plan_with(self, reader: ViewDefinition, other: ViewDefinition) -> Plan:
-        """Plan a view as if another one that it reads were defined otherwise."""
+        """Plan a view as if another view that it reads had the definition `other`."""
         relations = self._relations(reader.inputs)
         columns = _chosen(other.columns, reader.inputs.get(other.name))
         relations[other.name] = Relation(other.name, columns, append_only=False)
         return self._planner.plan(QueryText(reader.query), relations, Policy.of(reader))
 
     def widened(self, topic: TopicDefinition) -> dict[str, ViewDefinition]:
-        """The views that mean something else once a topic is widened so, as they are to be declared then; also those
-        that were left behind when it was widened before."""
+        """Return the views whose plans change when a topic is widened to the given definition, with their new definitions.
+
+        These include views that were not replaced when the topic was widened before.
+        """
         units = {unit.name: unit for unit in self.units() if isinstance(unit, ViewCollection)}
         topics = {**self._log.topics(), topic.name: topic}
         changed: dict[str, ViewDefinition] = {}
@@ -191,15 +196,16 @@ class Catalog:
         return changed
 
     def units(self) -> Sequence[Collection]:
-        """Every unit, sources first."""
+        """Return all collections, sources first."""
         return self.workload({}).units
 
     def workload(self, served: Mapping[str, int], reached: int | None = None) -> Workload:
-        """Everything that a tick moves; `served` has the incarnations of the views that are part of the last tick.
+        """Return the collections that a tick advances; `served` has the incarnations of the views that are live in the
+        last tick.
 
-        A view that was declared anew since then is built beside the one that is served, which goes on until then.
-        `reached` is the commit up to which the last tick has everything: views that read a column which was dropped before
-        it cannot go on. Left out, that is not looked at.
+        A view that was redeclared since then gets a shadow build, while the served version goes on. `reached` is the
+        log commit up to which the last tick has read everything: views that read a column which was dropped before it
+        cannot go on. If it is None, dropped columns are not checked.
         """
         with self._guard:
             return self._workload(served, reached)
@@ -236,7 +242,7 @@ class Catalog:
                         until = min(lost[0][1].sequence, until or lost[0][1].sequence)
                 except HeadwaterError as error:
                     if error.retryable:
-                        raise  # it says nothing of the view
+                        raise  # the error is not specific to the view
                     if each is definition and definition.name not in old:
                         waits = any(view_of(name) in old for name in definition.reads)
                         broken[definition.name] = Broken(definition, _because(error, each, broken), waits)
@@ -256,7 +262,7 @@ class Catalog:
         return Workload(list(units.values()), broken, until, marks_of(topics))
 
     def _table(self, topic: TopicDefinition, name: str) -> Collection:
-        """The unit of this name that keeps a topic: as its table, with hidden columns or without, or as its versions."""
+        """Return the collection of this name for a topic: its table, with or without metadata columns, or its versions."""
         known = (topic.incarnation, topic.schema_version)
         if name not in self._made or self._made[name][0] != known:
             hidden = name == table_with_hidden(topic.name)
@@ -274,8 +280,11 @@ class Catalog:
         types: Mapping[str, pa.Schema],
         signatures: Callable[[str], tuple[str, ...]],
     ) -> ViewCollection:
-        """`types`: how it knows the columns of topics, where they are wider now; `signatures`: the functions that a query
-        counts on."""
+        """Return the collection of a view, planned if necessary.
+
+        `types`: the columns of topics as the view knows them, if they have been widened since; `signatures`: returns
+        the functions that a query uses.
+        """
         for name in definition.reads:
             if name not in topics and name not in units:
                 raise UsageError(f"it reads {name}, which is not there or cannot be kept")
@@ -309,7 +318,8 @@ class Catalog:
         return made
 
     def _taken(self, premises: _Premises) -> Plan | None:
-        """The plan that was made when a view was declared, for its first run: to make another takes half a second."""
+        """Remove and return the plan that was made when a view was declared, for its first run: planning again takes
+        half a second."""
         for place, planned in enumerate(self._planned):
             if planned.premises == premises:
                 del self._planned[place]
@@ -343,16 +353,16 @@ class Catalog:
 
 
 def definitions(log: Log) -> dict[str, ViewDefinition]:
-    """Every view that is declared, by name."""
+    """Return the definitions of all views, by name."""
     return {name: _definition(entry) for name, entry in log.entries(VIEW).items()}
 
 
 def _definition(entry: Entry) -> ViewDefinition:
-    """What an entry says, read once: every tick asks for all of them."""
+    """Return the definition in an entry, parsed once, because every tick reads all of them."""
     known = _READ.get((entry.name, entry.sequence))
     if known is None or (
         known[0] is not entry.document and known[0] != entry.document
-    ):  # another workspace's
+    ):  # an entry of another workspace
         known = (entry.document, ViewDefinition.from_document(entry.document, entry.sequence))
         if len(_READ) >= _READ_MAX:
             _READ.clear()
@@ -365,7 +375,7 @@ _READ_MAX = 4_096
 
 
 def derived_of(view: ViewDefinition) -> dict[str, pa.Schema]:
-    """The relations that a view gives beside its rows, by name, with their columns."""
+    """Return the columns of a view's derived relations, by the name of the relation."""
     errors = {f"{view.name}.{ERRORS_NAME}": ERRORS} if view.options.on_error == "divert" else {}
     return errors if view.late is None else {**errors, f"{view.name}.{LATE_NAME}": view.late}
 
@@ -373,11 +383,11 @@ def derived_of(view: ViewDefinition) -> dict[str, pa.Schema]:
 def admission_of(
     view: ViewDefinition, plan: Plan, topics: Container[str], evaluator: Evaluator
 ) -> Admission | None:
-    """What takes out the rows that fail, for a view that diverts them."""
+    """Return the admission of rows for a view that diverts rows that fail; None for other views."""
     if view.options.on_error != "divert":
         return None
     known = {n: view.inputs[n] for n in plan.reads if n in topics}
-    if parse_standing(view.query) is not None:  # a query that cannot be read is a record that fails
+    if parse_standing(view.query) is not None:  # a query that cannot be parsed is a failing row
         known |= {n: view.inputs[table_topic(n)] for n in plan.reads if is_changelog(n)}
     return Admission(plan.root, known, evaluator)
 
@@ -385,7 +395,7 @@ def admission_of(
 def lateness_of(
     view: ViewDefinition, plan: Plan, topics: Mapping[str, TopicDefinition], evaluator: Evaluator
 ) -> Lateness | None:
-    """What finds the late rows, for a view that leaves them out."""
+    """Return the detection of late rows for a view that excludes late rows; None for other views."""
     if not plan.late:
         return None
     times = {graph.topic: str(topics[graph.topic].time) for graph in plan.late}
@@ -394,9 +404,10 @@ def lateness_of(
 
 
 def keep_past(log: Log, name: str, *, served: bool, types: Mapping[str, pa.Schema] | None = None) -> None:
-    """Keep the present definition of a view for the ticks that it makes, before another takes its place or it goes.
+    """Keep the current definition of a view for the ticks that it computes, before it is replaced or dropped.
 
-    `served`: it is to go on until the other has caught up; `types`: with these columns of topics that are to be widened.
+    `served`: whether the definition remains active until its replacement has caught up; `types`: columns of topics as
+    the definition knows them, for topics that are about to be widened.
     """
     entry = log.entries(VIEW)[name]
     past = f"{name}@{entry.sequence}"
@@ -409,7 +420,7 @@ def keep_past(log: Log, name: str, *, served: bool, types: Mapping[str, pa.Schem
 
 
 def definition_at(log: Log, name: str, incarnation: int) -> ViewDefinition | None:
-    """The definition of a view, or of one that had its name before."""
+    """Return the current or a replaced definition of a view, by its incarnation; None if there is none."""
     view = definitions(log).get(name)
     if view is not None and view.incarnation == incarnation:
         return view
@@ -419,15 +430,15 @@ def definition_at(log: Log, name: str, incarnation: int) -> ViewDefinition | Non
 
 @dataclass(frozen=True)
 class ServedDefinition:
-    """A definition that goes on until another has taken its place."""
+    """A definition that remains active until its replacement has caught up."""
 
     definition: ViewDefinition
     types: Mapping[str, pa.Schema]
-    """The columns of topics as it knows them, where they were widened since."""
+    """Columns of topics as the definition knows them, for topics that have been widened since."""
 
 
 def replaced(log: Log, view: ViewDefinition, served: int | None) -> ServedDefinition | None:
-    """The definition that is served until `view`, which replaces it, is built; None if there is none."""
+    """Return the definition that is served until its replacement `view` is built, or None."""
     if served is None or served == view.incarnation:
         return None
     entry = log.entries(PAST).get(f"{view.name}@{served}")
@@ -438,7 +449,8 @@ def replaced(log: Log, view: ViewDefinition, served: int | None) -> ServedDefini
 
 
 def state_of(log: Log, view: ViewDefinition, manifest: Manifest | None) -> ViewState | None:
-    """A view at a tick: of its present definition or, while that is built beside it, of the one that is served."""
+    """Return the state of a view in a manifest: of its current definition or, during a shadow build, of the served
+    definition."""
     state = manifest.views.get(view.name) if manifest is not None else None
     if manifest is None or state is None or state.incarnation == view.incarnation:
         return state
@@ -456,12 +468,12 @@ def state_of(log: Log, view: ViewDefinition, manifest: Manifest | None) -> ViewS
 def in_order(
     views: Mapping[str, ViewDefinition], also: Mapping[str, ViewDefinition] | None = None
 ) -> list[ViewDefinition]:
-    """Views with those that they read before them, and also those that the second ones of their names read."""
+    """Return views in dependency order; `also` has second definitions of some views, whose sources come first too."""
     done: dict[str, ViewDefinition] = {}
     begun: set[str] = set()
 
     def visit(view: ViewDefinition) -> None:
-        if view.name in begun:  # what is served may read what is to read its successor
+        if view.name in begun:  # a served view may read a reader of its successor
             return
         begun.add(view.name)
         second = (also or {}).get(view.name)
@@ -480,7 +492,7 @@ def _made_name(definition: ViewDefinition) -> str:
 
 
 def _because(error: HeadwaterError, view: ViewDefinition, broken: Mapping[str, Broken]) -> str:
-    """Why a view cannot be kept: of one that reads another that cannot be kept either, because of that."""
+    """Return why a view cannot be planned; if a view that it reads cannot be planned either, that is the reason."""
     below = next((name for name in map(view_of, view.reads) if name in broken), None)
     if below is not None:
         return f"it reads {below}, which is stopped: {broken[below].reason}"
@@ -488,17 +500,17 @@ def _because(error: HeadwaterError, view: ViewDefinition, broken: Mapping[str, B
 
 
 def marks_of(topics: Mapping[str, TopicDefinition]) -> dict[str, Sequence[DroppedColumn]]:
-    """By topic, the columns that were dropped where it is captured from."""
+    """Return, by topic, the columns that were dropped in the source from which it is captured."""
     return {name: topic.dropped for name, topic in topics.items() if topic.dropped}
 
 
 def unread(topic: TopicDefinition) -> list[DroppedColumn]:
-    """The columns of a topic that views do not read any more: dropped where it is captured from, and not accepted."""
+    """Return the columns of a topic that views no longer read: dropped in its source, and not accepted by the user."""
     return [one for one in topic.dropped if not one.accepted]
 
 
 def dropped_in(plan: Plan, topics: Mapping[str, TopicDefinition]) -> list[tuple[str, DroppedColumn]]:
-    """The columns that a plan reads and cannot read any more, by topic, the one that was dropped first before others."""
+    """Return the dropped columns that a plan reads and can no longer read, with their topics, in the order of the drops."""
     lost = {name: unread(topics[name]) for name in plan.inputs if name in topics and topics[name].dropped}
     if not any(lost.values()):
         return []
@@ -533,7 +545,7 @@ def _view_relation(view: ViewDefinition, columns: Sequence[str] | None) -> Relat
 
 
 def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """The columns that were there when the view was made: one that is added later changes nothing."""
+    """Return the columns that existed when the view was declared: columns that were added later are ignored."""
     if columns is None:
         return schema
     for name in columns:
