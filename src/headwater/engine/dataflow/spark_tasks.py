@@ -69,7 +69,7 @@ class TaskOutcome:
     """File of the change within the exchange; None if nothing changed."""
     distinct: bool
     runs: tuple[RunRef | None, ...]
-    """The run that the task wrote for each arrangement; None if there is nothing to add."""
+    """For each arrangement, the run that the task wrote, or None if the run would be empty."""
     refused: str | None = None
     """Why the operator failed on these rows. The driver then runs the step itself, and reports the error."""
 

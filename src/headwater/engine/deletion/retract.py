@@ -265,7 +265,7 @@ class Retraction:
 
 
 def _subjects(entries: Sequence[DeletionEntry]) -> list[str]:
-    """Return the subjects that some deletions have forgotten."""
+    """Return the forgotten subjects among deletions."""
     return [entry.of for entry in entries if entry.forgets]
 
 

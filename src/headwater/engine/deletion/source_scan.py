@@ -113,7 +113,7 @@ class SourceScan:
         return self._inputs.at(self._unit, self._topics[source.name], partition, offsets, names)
 
     def _admitted(self, source: g.SourceNode, rows: pa.RecordBatch) -> Delta:
-        """Return rows without those that the view diverts."""
+        """Return the rows that the view does not divert."""
         return self._unit.admitted({source.name: Delta.of(rows)})[source.name]
 
     def _all(self, source: g.SourceNode) -> list[str]:

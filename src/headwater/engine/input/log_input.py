@@ -161,7 +161,7 @@ class Inputs:
         return [*own, *unit.hidden.get(unit.named[topic], ())]
 
     def _unseen(self, unit: Collection, topic: str) -> frozenset[str]:
-        """Return the private columns that a collection does not use: they are NULL, so that they need not be decrypted."""
+        """Return the private columns that a collection does not use: these are not decrypted, but NULL."""
         private = self.definition(topic).private
         return frozenset() if topic in unit.keeps else frozenset(column for column, _ in private)
 

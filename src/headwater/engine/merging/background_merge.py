@@ -188,7 +188,7 @@ class Merging:
 
 
 def _place(refs: Sequence[RunRef], parts: Sequence[RunRef]) -> int | None:
-    """Return the index of adjacent runs within others; None if they are not there."""
+    """Return the index in `refs` at which the adjacent runs `parts` begin, or None."""
     for place in range(len(refs) - len(parts) + 1):
         if tuple(refs[place : place + len(parts)]) == tuple(parts):
             return place

@@ -207,7 +207,7 @@ def _wholes(refs: Sequence[RunRef]) -> list[slice]:
 
 
 def merged_run(slot: ArrangementSpec, runs: Sequence[Run], *, bottom: bool) -> Run:
-    """Return one run that replaces several."""
+    """Merge runs of an arrangement into a single run; `bottom`: whether the oldest run is included."""
     if slot.discipline == "latest":
         return merge_latest([evolved(run, slot.schema) for run in runs], slot.key, bottom)
     if slot.discipline == "ordered":

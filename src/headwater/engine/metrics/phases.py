@@ -14,7 +14,7 @@ COMPUTE = "compute"
 WRITE = "write"
 """Encoding the new runs, and passing them to the files."""
 MERGE = "merge"
-"""Merging runs where there are too many."""
+"""Merging runs of arrangements with too many runs."""
 COMMIT = "commit"
 """Making runs and manifest durable."""
 TIDY = "tidy"
@@ -46,7 +46,7 @@ class Phases:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Seconds spent in each phase so far."""
+        """Seconds spent per phase until now."""
         return dict(self._seconds)
 
     @property

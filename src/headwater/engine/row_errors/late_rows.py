@@ -100,7 +100,7 @@ class Lateness:
         return Late(told_of(rows, self.schema), counted)
 
     def _behind(self, topic: str, change: Delta | None) -> Delta | None:
-        """Return the rows of a change that are behind the watermark at which they were appended; None if there are none."""
+        """Return the rows of a change behind the watermark at which they were appended, or None if the result is empty."""
         if change is None or not len(change):
             return None
         time, watermark = change.rows.column(self._times[topic]), change.rows.column(WATERMARK)
@@ -154,7 +154,7 @@ def domains_of(root: g.Node) -> tuple[tuple[str, ...], ...]:
 
 
 def watermarks_at(log: Log, topics: Iterable[str], at: Ends) -> dict[str, int]:
-    """Return the watermark of each topic, the minimum over its partitions, at some positions; EARLIEST if it has none."""
+    """Return the watermark of each topic at some positions: the minimum over its partitions, or EARLIEST."""
     found = {}
     for topic in topics:
         levels = [log.watermark(topic, partition, end) for partition, end in at.get(topic, {}).items()]
@@ -179,7 +179,7 @@ def _positions(rows: pa.RecordBatch) -> np.ndarray:
 
 
 def _lost(places: Sequence[tuple[np.ndarray, np.ndarray]]) -> int:
-    """Return the number of records that are late in all places where they are read."""
+    """Return the number of records that are late in every place of the graph that reads them."""
     positions = np.concatenate([p for p, _ in places])
     used = np.unique(np.concatenate([p[~late] for p, late in places]))
     return len(np.setdiff1d(positions, used))

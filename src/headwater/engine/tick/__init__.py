@@ -1,4 +1,4 @@
-"""Tick: one cut through the log, the views that advance to it, and one commit.
+"""Tick: advances all views to one cut through the log, and commits.
 
 Called by cli, verify, views; imports catalog, core, log, operators, plan, state, modules of engine.
 

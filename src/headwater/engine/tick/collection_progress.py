@@ -20,7 +20,7 @@ class CollectionProgress:
     change: Delta | None = None
     """Change of the contents in this tick; None unless the collection is live in the tick."""
     joined: bool = False
-    """Whether the collection becomes live in this tick, so that its readers get its whole contents."""
+    """Whether the collection becomes live in this tick; readers then get the whole contents."""
     status: str = "backfilling"
     reason: str | None = None
     sequence: int = 0
@@ -32,7 +32,7 @@ class CollectionProgress:
     begins: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """topic -> first offsets of its partitions when the build began; records that were removed since cannot be read again."""
     base: Manifest | None = None
-    """The base from which the collection is being rebuilt, and whose contents of other collections it has read; else None."""
+    """During a rebuild from a base: that base, whose contents of other collections have been read; else None."""
     ledger: Ledger = field(default_factory=dict)
     """By topic, counts of the rows that were read so far, and of what became of them."""
     watermarks: Mapping[str, int] = field(default_factory=dict)

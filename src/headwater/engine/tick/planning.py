@@ -21,7 +21,7 @@ from headwater.state.manifest import ViewState
 
 
 class TickPlan:
-    """Plans each collection once the collections that it reads have been advanced."""
+    """Plans each collection after its inputs have been advanced."""
 
     def __init__(self, state: TickState) -> None:
         self.state = state
@@ -210,7 +210,7 @@ class TickPlan:
         return consolidate(concat([now, old.negated()], state.relation(name).schema))
 
     def _lacking(self, unit: Collection) -> str | None:
-        """Return an input that was rebuilt and now lacks rows which the collection cannot retract; None if there is none."""
+        """Return the name of a rebuilt input without rows that the collection cannot retract; None if no input is like that."""
         for name in unit.counts_on if isinstance(unit, ViewCollection) else ():
             if self.state.progress[name].joined and (self.replaced(name).weights < 0).any():
                 return name

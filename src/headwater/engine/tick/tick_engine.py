@@ -302,7 +302,7 @@ class Engine:
         return newest + 1 if newest == self.manifest.tick else newest + 2
 
     def settled(self) -> bool:
-        """Whether every view is live or stopped, so that none is behind."""
+        """Whether every view is live or stopped, and no view is behind."""
         return self.manifest is not None and all(
             v.status != "backfilling" for v in self.manifest.views.values()
         )

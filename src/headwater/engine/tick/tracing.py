@@ -31,7 +31,7 @@ _log = logging.getLogger("headwater")
 
 
 class Tracing:
-    """Interface of tracing, and its implementation without an endpoint, which does nothing."""
+    """Interface of tracing, and implementation without an endpoint: does nothing."""
 
     def ticked(self, began: Microseconds, report: TickReport, watch: Phases) -> None:
         """Record a committed tick."""

@@ -29,7 +29,7 @@ NOBODY: Subjects = frozenset()
 
 @dataclass(frozen=True)
 class ColumnOrigin:
-    """The subjects of one column: those whose values it may be `of`, and those that it `tells`."""
+    """The subjects of a column: the column may contain values `of` some, and `tells` some."""
 
     of: Subjects = NOBODY
     tells: Subjects = NOBODY

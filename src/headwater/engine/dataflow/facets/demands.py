@@ -116,13 +116,13 @@ class TraceRequest:
         return self.sites[id(node)]
 
     def rows(self) -> pa.RecordBatch:
-        """Return all rows that the demand names."""
+        """Return all rows of the demand, missing and excess ones."""
         site, demand = self.site, self.demand
         asked = [site.whole.delta.filter(demand.need).rows, site.part.delta.filter(demand.bad).rows]
         return concat_rows(asked, site.node.schema)
 
     def keys(self, key: Sequence[int]) -> Ids:
-        """Return the keys of all rows that the demand names, by some columns of the output."""
+        """Return the keys of all rows of the demand; `key` has columns of the output."""
         return joined(
             chosen(key_ids(self.site.whole.delta, key), self.demand.need),
             chosen(key_ids(self.site.part.delta, key), self.demand.bad),

@@ -51,7 +51,7 @@ ONE = Extent()
 
 
 def together(extents: Iterable[Extent]) -> Extent:
-    """Return the bound of rows that are combined from all of these."""
+    """Return the bound of rows that are combined from several inputs."""
     found = ONE
     for extent in extents:
         found |= extent

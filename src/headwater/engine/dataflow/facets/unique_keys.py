@@ -14,6 +14,6 @@ NONE: Keys = frozenset()
 
 
 def least(keys: Iterable[frozenset[int]]) -> Keys:
-    """Return the keys that contain no other key."""
+    """Return the minimal keys: those without another key as a subset."""
     known = frozenset(keys)
     return frozenset(key for key in known if not any(other < key for other in known))

@@ -58,7 +58,7 @@ class CloseKind(OperatorKind[g.Close]):
 
 
 class CloseOperator(Operator):
-    """Holds rows until they are final; unlike all other operators, it advances with the watermarks too."""
+    """Holds rows until they are final; unlike all other operators, advances with the watermarks too."""
 
     def __init__(self, node: g.Close, name: str) -> None:
         self._node = node

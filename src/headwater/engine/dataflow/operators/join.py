@@ -267,8 +267,8 @@ class _JoinTrace:
         return ~_all_null(_half(rows, 1 - side, self._width))
 
     def _matching(self, rows: Delta, side: int, other: OperatorOutput, *, one: bool = False) -> Mask:
-        """Return a mask of the other side's rows that match any of these rows; with `one`, one match for each row is
-        enough."""
+        """Return a mask of the rows of the other side that match any row in `rows`; with `one`, one match per row
+        is enough."""
         spec = join.JoinSpec("inner", self._spec.left_key, self._spec.right_key)
         sides = (other.delta, rows) if side else (rows, other.delta)
         condition = None

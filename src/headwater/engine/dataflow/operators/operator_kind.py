@@ -62,7 +62,7 @@ class OperatorKind(ABC, Generic[N]):
     def with_map_below(
         self, node: N, operator: Operator, evaluator: Evaluator
     ) -> WindowPreaggregation | None:
-        """Return the operator and the Map that only it reads as one step, if that is cheaper; else None."""
+        """Return the operator combined with the Map below, which has no other reader, if that is cheaper; else None."""
         return None
 
     def is_unread(self, node: N, reader: g.Map) -> bool:
@@ -102,7 +102,7 @@ class OperatorKind(ABC, Generic[N]):
         return "rebuild"
 
     def lookup_keys(self, node: N) -> Sequence[tuple[int, ...]] | None:
-        """Return the columns of each input by which the operator looks up its state; None if it has no such key."""
+        """Return the key columns, per input, by which the operator looks up its state; None if it looks nothing up by key."""
         return None
 
     # --- columns ---------------------------------------------------------------------------------------------------
@@ -116,8 +116,7 @@ class OperatorKind(ABC, Generic[N]):
         return ()
 
     def partition_key(self, node: N) -> Sequence[int]:
-        """Return the input columns by which the operator partitions rows that it outputs each; empty if it does not
-        partition."""
+        """Return the input columns by which the operator partitions rows that all appear in the output; else empty."""
         return ()
 
     def contents_key(self, node: N) -> tuple[int, ...] | None:

@@ -118,7 +118,7 @@ class RankKind(OperatorKind[g.Rank]):
 
 @dataclass(frozen=True, eq=False)
 class _Ranked:
-    """For each row: its group, its position in the order of the group, and the number that its rank counts ahead of it.
+    """The group of each row, the position in the order of the group, and the number of rows or values ahead of it.
 
     Rows of equal rank have equal positions.
     """
