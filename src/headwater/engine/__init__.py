@@ -1,4 +1,4 @@
-"""Engine: ticks; one cut through the log, every view advanced to it, one manifest committed.
+"""Engine: runs ticks, which advance every view to one cut through the log and commit one manifest.
 
 A tick is a function of the log and of the manifest before it, so it can be dropped at any point and run
 again.

@@ -1,6 +1,6 @@
 """Recomputation of groups from the sources, for operators whose state is insufficient to retract a row.
 
-output after = output before - old output of the affected groups + their output over the rows as they are now
+    output after = output before - old output of the affected groups + their output over the rows as they are now
 
 A minimum, a sketch, a session's sum or the state of a fold does not determine the value without a row. So when a
 deletion removes rows, their groups are computed from scratch: the rows of these groups are read from the log, as it is
@@ -84,7 +84,7 @@ class GroupRecomputation:
     def instead(self, change: Run, runs: Runs, key: Key) -> Run:
         """Return the change of a view's contents by a key, given the change of its output rows and the runs of its contents.
 
-        It replaces rows that the dataflow does not retract: those of a view of single rows, and those that were
+        The change replaces rows that the dataflow does not retract: those of a view of single rows, and those that were
         computed from state which has expired since.
         """
         if self._shown_anew is not None:
@@ -138,7 +138,8 @@ class GroupRecomputation:
     ) -> tuple[Delta, Sequence[Run]]:
         """Run a step of an operator whose state may have expired since it computed some of the output.
 
-        It emits the complete current rows of the affected keys; the previous rows are retracted where they are stored.
+        The step emits all current rows of the affected keys. Their previous rows are retracted in the relation that stores
+        them (see `instead` and `waiting`).
         """
         keys = kind_of(node).lookup_keys(node)
         assert keys is not None

@@ -1,6 +1,6 @@
 """Retraction of deleted values from the state, where possible: the cost depends on what was deleted, not on what remains.
 
-contents = SELECT over the log as it is now = contents before + change by the deletion
+    contents = SELECT over the log as it is now = contents before + change by the deletion
 
 If records were excised from a stream, a view reads the same records once more, with weight -1: they were stored for
 that. If they were excised from a keyed topic, its table reads, for each affected key, the record that is now the last

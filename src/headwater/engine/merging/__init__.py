@@ -1,4 +1,4 @@
-"""Merging: merges runs of arrangements so that there are few, inside a tick and in the background.
+"""Merging: keeps the number of runs per arrangement small, by merges inside a tick and in the background.
 
 Called by engine.collections, engine.deletion, engine.tick, serving; imports core, engine.dataflow, operators,
 state.

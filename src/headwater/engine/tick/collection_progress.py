@@ -34,7 +34,7 @@ class CollectionProgress:
     base: Manifest | None = None
     """During a rebuild from a base: that base, whose contents of other collections have been read; else None."""
     ledger: Ledger = field(default_factory=dict)
-    """By topic, counts of the rows that were read so far, and of what became of them."""
+    """By topic, counts of the rows that were read so far, and of those that were not used, by reason."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """Watermarks of the topics that the collection waits for, at its positions."""
     beside: dict[str, Delta] = field(default_factory=dict)

@@ -210,7 +210,7 @@ class TickPlan:
         return consolidate(concat([now, old.negated()], state.relation(name).schema))
 
     def _lacking(self, unit: Collection) -> str | None:
-        """Return the name of a rebuilt input without rows that the collection cannot retract; None if no input is like that."""
+        """Return the name of a rebuilt input that has lost rows which the collection cannot retract, or None."""
         for name in unit.counts_on if isinstance(unit, ViewCollection) else ():
             if self.state.progress[name].joined and (self.replaced(name).weights < 0).any():
                 return name

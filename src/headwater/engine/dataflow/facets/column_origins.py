@@ -29,7 +29,7 @@ NOBODY: Subjects = frozenset()
 
 @dataclass(frozen=True)
 class ColumnOrigin:
-    """The subjects of a column: the column may contain values `of` some, and `tells` some."""
+    """Origin of a column: `of` are the subjects with values in the column, `tells` the subjects identified by the column."""
 
     of: Subjects = NOBODY
     tells: Subjects = NOBODY

@@ -93,7 +93,7 @@ class Demand:
         return bool(self.need.any() or self.bad.any())
 
     def open_at(self, site: Site) -> Demand:
-        """Return the part of the demand that is not met yet."""
+        """Return the part of the demand that is still open."""
         return Demand(self.need & site.lacking, self.bad & site.excess)
 
 

@@ -1,4 +1,4 @@
-"""Joins: pairs of rows of two inputs whose keys are equal, also with a value of one row in a range of the other."""
+"""Joins: pairs of rows of two inputs, by equal keys, and optionally by a value of one row in a range of the other."""
 
 from __future__ import annotations
 

@@ -120,8 +120,7 @@ class OperatorKind(ABC, Generic[N]):
         return ()
 
     def contents_key(self, node: N) -> tuple[int, ...] | None:
-        """Return the columns by which a view is arranged that ends in the operator, if neither group nor partition key
-        applies."""
+        """Return the columns that arrange a view with this final operator, if neither group nor partition key applies."""
         return None
 
     def unique_keys(self, node: N, below: Sequence[Keys]) -> Keys:
