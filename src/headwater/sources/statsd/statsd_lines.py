@@ -1,8 +1,9 @@
-"""Lines of StatsD, and of DogStatsD, as columns: all lines of many datagrams at once. Pure: bytes in, Arrow out.
+"""Parses StatsD and DogStatsD lines to columns: all lines of many datagrams at once. Pure: bytes in, Arrow out.
 
-A line is `name:value|kind`, then in any order `|@rate`, `|#tag:value,tag` and `|T<seconds since 1970>`; other fields of DogStatsD (`|c:`,
-`|e:`, `|card:`) are passed over. Several values of one line (`name:1:2:3|h`) are as many rows. What is not such a line is malformed: it is
-counted and shown, never guessed at. So are events (`_e{`) and service checks (`_sc|`), which are no metrics.
+A line is `name:value|kind`, then in any order `|@rate`, `|#tag:value,tag` and `|T<seconds since 1970>`. The DogStatsD fields
+`|c:`, `|e:` and `|card:` are ignored. A line with several values (`name:1:2:3|h`) becomes one row per value. Every other line
+is malformed: it is counted and reported, never guessed at. Events (`_e{`) and service checks (`_sc|`) are malformed, too, as
+they are not metrics.
 """
 
 from __future__ import annotations
@@ -23,33 +24,35 @@ COLUMNS = (
     "name STRING NOT NULL, kind STRING NOT NULL, value DOUBLE, rate DOUBLE NOT NULL, tags MAP<STRING, STRING>, "
     "at TIMESTAMP NOT NULL, member STRING"
 )
-"""`value` is what was sent, not multiplied by `1 / rate`; of a set it is NULL, and `member` is what was counted."""
+"""`value` is the value that was sent, not multiplied by `1 / rate`. For a set, `value` is NULL and `member` is the counted
+element."""
 REPEATED_BYTES_MAX = 256 << 10
-"""Each value of a line becomes a row with the line's name and tags: those of one line may come to so much together."""
+"""Each value of a line becomes a row with the line's name and tags: maximum size of these repetitions for one line."""
 PIECE_BYTES = 2 << 20
-"""So much is parsed at once, or one piece that is larger by itself: what comes of it is bounded by that."""
+"""Number of bytes parsed at a time, unless a single blob is larger. This bounds the size of the result."""
 EXAMPLES_MAX = 5
 EXAMPLE_CHARACTERS_MAX = 120
 
 Received = tuple[Microseconds, bytes]
-"""Datagrams with line ends between them, and when they were received."""
+"""Time of receipt, and datagrams joined with line ends."""
 
 _LETTERS = ("c", "g", "ms", "h", "d", "s")
 _KINDS = ("counter", "gauge", "timer", "histogram", "distribution", "set")
 _CHANGE = "gauge_change"
-"""What `+` and `-` before the value of a gauge make of it."""
+"""Kind of a gauge line whose value begins with `+` or `-`."""
 _LINE = r"^(?P<name>[^:|\x00-\x1f]+):(?P<value>[^|]+)\|(?P<letter>c|g|ms|h|d|s)(?P<rest>(?:\|.*)?)$"
 _REST = r"^(?:\|(?:@|#|T|c:|e:|card:)[^|]*)*$"
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _VALUE = rf"^[+-]?{_NUMBER}$"
 _BROKEN = "\ufffd"
-"""In place of bytes that are no UTF-8."""
+"""Replacement for bytes that are not UTF-8."""
 _MAP = pa.map_(pa.string(), pa.string())
 
 
 @dataclass(frozen=True, eq=False)
 class Parsed:
-    """What lines say: columns as `COLUMNS` has them, how many lines were good, how many were not, and the last of those."""
+    """Parsed lines: their rows in the columns `COLUMNS`, the number of valid lines, the number of malformed lines, and the last
+    malformed ones."""
 
     columns: pa.Table
     lines: int
@@ -58,7 +61,7 @@ class Parsed:
 
 
 def pieces(received: Sequence[Received]) -> Iterator[list[Received]]:
-    """What was received, in its order, in parts of about `PIECE_BYTES`."""
+    """Yield the received blobs in order, in groups of about `PIECE_BYTES`."""
     part: list[Received] = []
     size = 0
     for one in received:
@@ -72,7 +75,7 @@ def pieces(received: Sequence[Received]) -> Iterator[list[Received]]:
 
 
 def parse(received: Sequence[Received]) -> Parsed:
-    """All lines of what was received, in their order."""
+    """Parse all received lines, in order."""
     received = received or [(0, b"")]
     whole = b"\n".join(blob for _, blob in received)
     counts = [blob.count(b"\n") + 1 for _, blob in received]
@@ -98,14 +101,14 @@ def parse(received: Sequence[Received]) -> Parsed:
     good &= fields.fit
     at = np.where(fields.says_time, fields.times, moments)
     is_set = _mask(pc.equal(letter, "s"))
-    # a member of a set may have colons in it
+    # an element of a set may contain colons
     several = good & ~is_set & _mask(pc.match_substring(value, ":"))
     if several.any():
         too_wide = _mask(pc.greater(_repeated_bytes(lines, value), REPEATED_BYTES_MAX)) & several
         several, good = several & ~too_wide, good & ~too_wide
     values, owners = _spread(value, several)
     numbers, is_change, fits = _numbers(values, is_set[owners], _mask(pc.equal(letter, "g"))[owners])
-    good[owners[~fits]] = False  # one value that is none spoils its line
+    good[owners[~fits]] = False  # one invalid value makes its line malformed
     kept = good[owners]
     owners, numbers, is_change = owners[kept], numbers[kept], is_change[kept]
     sets = is_set[owners]
@@ -125,18 +128,18 @@ def parse(received: Sequence[Received]) -> Parsed:
 
 
 def _shown(line: str) -> str:
-    """A line as it may be printed: whoever can send one says what is in it."""
+    """Return a line with escapes for unprintable characters: any sender decides its content."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line)
 
 
 def _mask(column: pa.Array) -> Mask:
-    """Where a column is true; NULL is not."""
+    """Return the mask of the true values of a column; NULL is false."""
     return np.asarray(pc.fill_null(column, False).to_numpy(zero_copy_only=False), np.bool_)
 
 
 @dataclass(frozen=True, eq=False)
 class _Fields:
-    """What stands behind the kinds of lines, a value for each line; `fit` says whether that is as it must be."""
+    """Optional fields after the kind of each line; `fit` marks the lines whose fields are all valid."""
 
     fit: Mask
     rates: npt.NDArray[np.float64]
@@ -146,7 +149,7 @@ class _Fields:
 
 
 def _fields(rest: pa.Array, good: Mask) -> _Fields:
-    """The same few texts come again and again, and each is read once."""
+    """Parse the optional fields of lines. Few distinct texts occur, so each is parsed once."""
     texts = pc.if_else(pa.array(good), rest, "").dictionary_encode()
     distinct, of = texts.dictionary, texts.indices.to_numpy()
     fit = _mask(pc.match_substring_regex(distinct, _REST))
@@ -157,33 +160,35 @@ def _fields(rest: pa.Array, good: Mask) -> _Fields:
 
 
 def _said(rest: pa.Array, mark: str, pattern: str) -> tuple[pa.Array, Mask]:
-    """What stands in the first field of a mark, NULL where it is not as it must be; and whether there is none, or one as it must."""
+    """Return the text of the first field with a marker, NULL if it is missing or invalid; and a mask of the lines without an
+    invalid one."""
     found = pc.struct_field(pc.extract_regex(rest, rf"\|{mark}(?P<said>[^|]*)"), "said")
     fits = pc.match_substring_regex(found, rf"^(?:{pattern})$")
     return pc.if_else(fits, found, None), _mask(found.is_null()) | _mask(fits)
 
 
 def _rates(rest: pa.Array) -> tuple[npt.NDArray[np.float64], Mask]:
-    """The sample rates, 1 where none is given, and whether each is a share."""
+    """Return the sample rates, 1 by default, and a mask of the valid ones: greater than 0, at most 1."""
     found, fits = _said(rest, "@", _NUMBER)
     rates = pc.fill_null(found.cast(pa.float64()), 1.0).to_numpy()
     return rates, fits & (rates > 0) & (rates <= 1)
 
 
 def _times(rest: pa.Array) -> tuple[Indices, Mask, Mask]:
-    """The times that are said, which are, and whether each is one."""
+    """Return the explicit times in microseconds, the mask of lines that have one, and the mask of lines without an invalid
+    one."""
     found, fits = _said(rest, "T", "[0-9]{1,11}")
     return pc.fill_null(found.cast(pa.int64()), 0).to_numpy() * 1_000_000, _mask(found.is_valid()), fits
 
 
 def _repeated_bytes(lines: pa.Array, value: pa.Array) -> pa.Array:
-    """What stands around the values of a line, as often as there are values."""
+    """Return the number of bytes of each line apart from its values, times the number of values."""
     around = pc.subtract(pc.binary_length(lines), pc.binary_length(value))
     return pc.multiply(around, pc.add(pc.count_substring(value, ":"), 1))
 
 
 def _spread(value: pa.Array, several: Mask) -> tuple[pa.Array, Indices]:
-    """The single values, and of which line each is."""
+    """Return the individual values, and for each the index of its line."""
     if not several.any():
         return value, np.arange(len(value))
     parts = pc.split_pattern(pc.if_else(pa.array(several), value, ""), ":")
@@ -193,7 +198,8 @@ def _spread(value: pa.Array, several: Mask) -> tuple[pa.Array, Indices]:
 
 
 def _numbers(values: pa.Array, is_set: Mask, is_gauge: Mask) -> tuple[npt.NDArray[np.float64], Mask, Mask]:
-    """The values as numbers, which of them change a gauge, and whether each is what its kind takes."""
+    """Return the values as numbers, the mask of relative changes of a gauge, and the mask of values that are valid for their
+    kind."""
     is_number = _mask(pc.match_substring_regex(values, _VALUE)) & ~is_set
     texts = pc.utf8_ltrim(pc.if_else(pa.array(is_number), values, None), "+")
     numbers = pc.fill_null(texts.cast(pa.float64()), 0.0).to_numpy()
@@ -208,13 +214,13 @@ def _kinds(letters: pa.Array, is_change: Mask) -> pa.Array:
 
 
 def _tags(rest: pa.Array) -> pa.Array:
-    """Tags as maps, NULL where there are none."""
+    """Return the tags as maps, NULL for lines without tags."""
     texts = pc.struct_field(pc.extract_regex(rest, r"\|#(?P<tags>[^|]*)"), "tags").to_pylist()
     return pa.array([None if text is None else _tags_in(text) or None for text in texts], _MAP)
 
 
 def _tags_in(text: str) -> list[tuple[str, str | None]]:
-    """Of a name that is there twice the last counts; one without a value has NULL."""
+    """Return the tags in a text. The last occurrence of a repeated name wins; a tag without a value has NULL."""
     found: dict[str, str | None] = {}
     for tag in text.split(","):
         name, colon, value = tag.partition(":")

@@ -1,8 +1,9 @@
-"""Metrics of StatsD over UDP: the source that `CREATE SOURCE ... FROM STATSD` makes.
+"""StatsD source, created by `CREATE SOURCE ... FROM STATSD`: receives metrics over UDP.
 
-Guarantee: at most once. The protocol has neither acknowledgements nor numbers: what is sent while nobody listens is gone, and so is what
-was received and not yet appended when a process dies. Nothing is there twice: a batch is one append. What was lost while it was
-listening is counted where anybody can know of it: lines that are malformed, datagrams that the kernel or this process had no room for.
+Guarantee: at most once. The protocol has neither acknowledgements nor sequence numbers. What is sent while no process listens
+is lost, and so is what was received but not yet appended when the process ends. Nothing is duplicated: a batch is one append.
+Losses while the source listens are counted where they can be detected: malformed lines, and datagrams for which the kernel or
+this process had no room.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ EVERY = "1 second"
 ROWS = 50_000
 RECEIVE_BUFFER = "4 MB"
 HELD_BYTES_MAX = 64 << 20
-"""So much may wait here to be appended; datagrams beyond it are counted as dropped."""
+"""Maximum number of bytes that wait to be appended; further datagrams are dropped and counted."""
 LATENESS = "10 seconds"
 MAX_AHEAD = "1 minute"
-"""A line may say its own time: one far ahead does not raise the watermark."""
+"""Bound for the explicit times of lines: a time further ahead does not raise the watermark."""
 QUIET_S = 0.2
 RETRY_S = 1.0
 SAID_EVERY_MS = 2_000.0
@@ -59,7 +60,7 @@ class StatsdOptions:
 
 @dataclass
 class StatsdStatus:
-    """How it is doing: in words, and in counts since it was declared."""
+    """Status of the source: its state in words, and counts since it was declared."""
 
     state: str = "not listening"
     counts: dict[str, int] = field(default_factory=dict)
@@ -83,7 +84,7 @@ def read_options(source: str, options: Mapping[str, Any]) -> StatsdOptions:
 
 
 class StatsdSource:
-    """A `DeclaredSource` that listens while it is read; see `headwater.sources.base` for what each method promises."""
+    """A `DeclaredSource` that listens while it is read; see `headwater.sources.base` for the contract of each method."""
 
     def __init__(
         self,
@@ -95,8 +96,8 @@ class StatsdSource:
         listening: socket.socket | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`definition` tells a topic as it is now; `standing`, what the log has of this source. `listening` is a socket that somebody
-        else keeps: what is sent between two processes waits in it."""
+        """`definition` returns the current definition of a topic; `standing`, the producer state of this source in the log.
+        `listening` is a socket that the caller keeps open: datagrams that arrive between two runs wait in it."""
         self.name = name
         self.options = read_options(name, options)
         self.status = StatsdStatus()
@@ -111,40 +112,40 @@ class StatsdSource:
 
     @classmethod
     def declared(cls, setup: SourceSetup) -> Self:
-        """The source that a declaration asks for."""
+        """Create the source of a declaration."""
         return cls(setup.name, setup.options, setup.lookups.definition, setup.standing)
 
     @property
     def state(self) -> str:
-        """What it does, or why it does nothing, in words."""
+        """Current activity of the source, or the reason why it is idle, in words."""
         return self.status.state
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Counts since it was declared, by what is counted."""
+        """Counts since the source was declared, by name of the counter."""
         return self.status.counts
 
     @property
     def last_refused(self) -> Sequence[str]:
-        """Lines that it has refused last."""
+        """Malformed lines received most recently."""
         return self.status.last_refused
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
     def check(self) -> list[TopicDefinition]:
-        """The topic that it fills. Nothing is listened at: the process that captures may be another."""
+        """Return the topic that the source fills. The address is not checked: another process may run the source."""
         made = parse_columns(COLUMNS)
         lateness, ahead = self.options.lateness_us, {"max_ahead": MAX_AHEAD}
         topic = define_topic(self.options.topic, made.schema, time="at", lateness=lateness, options=ahead)
         return [owned(self.name, topic)]
 
     def drop(self) -> None:
-        """Nothing was made outside."""
+        """Do nothing: nothing was created in an external system."""
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
-        """What is sent from now on, in batches."""
+        """Receive metrics from now on, and yield them in batches."""
         self._before = {what: int((position or {}).get(what, 0)) for what in _COUNTED}
         self.status.counts = dict(self._before)
         moments = Moments(self._clock, sequence, SAID_EVERY_MS)
@@ -157,7 +158,7 @@ class StatsdSource:
             self.close()
 
     def _begin(self) -> Generator[Event, None, UdpListener]:
-        """Listen; while the address cannot be had, say so and try again."""
+        """Bind the socket. While the address is not available, report so in the state and retry."""
         while True:
             try:
                 made = self._listening.dup() if self._listening is not None else self._bound()
@@ -175,7 +176,7 @@ class StatsdSource:
         return bound(self.options.host, self.options.port, self.options.receive_bytes)
 
     def _batch(self, listener: UdpListener, moments: Moments) -> Iterator[Event]:
-        """The lines of a while, as one append."""
+        """Yield the lines of one interval as one append."""
         moment = moments.now()
         began_ms = self._clock.steady_ms()
         if not listener.lines():
@@ -197,25 +198,25 @@ class StatsdSource:
                 yield Rows(topic.name, captured(batch, topic, sequence, self._clock.now_us(), sequence))
         yield Commit(
             sequence, dict(self.status.counts)
-        )  # also without rows: what was counted is known after a restart
+        )  # also without rows: the counts must survive a restart
 
     def _is_due(self, listener: UdpListener) -> bool:
         return self._ending or listener.lines() >= self.options.rows
 
     @property
     def busy(self) -> bool:
-        """Whether something was received that is not handed over yet."""
+        """Whether the source has received lines that it has not yielded yet."""
         return self._listener is not None and self._listener.lines() > 0
 
     def finish(self) -> bool:
-        """Receive no more; whether all that was received is handed over."""
+        """Stop receiving. Returns whether all received lines were yielded."""
         self._ending = True
         if self._listener is not None:
             self._listener.end()
         return not self.busy
 
     def _count(self, listener: UdpListener, parsed: Parsed | None = None) -> None:
-        """Counts go on from those of the process before."""
+        """Update the counts; they continue from the counts of the previous process."""
         counts, before = self.status.counts, self._before
         if parsed is not None:
             counts["lines"] += parsed.lines
@@ -237,15 +238,15 @@ class StatsdSource:
         return topic
 
     def durable(self, sequence: int, position: Position | None) -> None:
-        """Nobody outside is told: the protocol has no way to."""
+        """Do nothing: the protocol has no acknowledgements."""
 
     def end(self) -> int:
-        """The present: what was received by now is in the log once that moment is."""
+        """Return the current time: once the log has reached it, everything received so far is in the log."""
         known = self._standing()
         return max(self._clock.now_us(), -1 if known is None else known.sequence + 1)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the socket."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

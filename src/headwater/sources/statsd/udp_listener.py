@@ -1,7 +1,7 @@
-"""A UDP socket that is emptied all the time, so that the kernel need not throw away what comes while rows are written.
+"""A UDP socket drained continuously by a thread, so that the kernel does not discard datagrams while rows are written.
 
-What is lost is counted where it is lost: by the kernel, whose queue was full (Linux says so in /proc/net/udp), and here, where more
-waits than may.
+Losses are counted where they occur: by the kernel when the socket queue is full (Linux reports this in /proc/net/udp), and by
+this process when more than the maximum waits to be appended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TABLES = ("/proc/net/udp", "/proc/net/udp6")
 
 
 class UdpListener:
-    """Receives from when it is made until it is closed. `take` is for one thread."""
+    """Receives datagrams from its creation until it is closed. `take` must be called by one thread only."""
 
     def __init__(self, listening: socket.socket, clock: Clock, held_bytes_max: int) -> None:
         self._socket = listening
@@ -46,17 +46,18 @@ class UdpListener:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address and port of the socket."""
         host, port = self._socket.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def wait(self, lines: int, timeout_s: float) -> None:
-        """Until so many lines are there, or that long."""
+        """Wait until `lines` lines have arrived, at most `timeout_s` seconds."""
         with self._news:
             self._news.wait_for(lambda: self._lines >= lines or self._ended.is_set(), timeout_s)
 
     def lines(self) -> int:
-        """How many lines are there, with those that the kernel has. Raises what has ended the receiving thread."""
+        """Return the number of received lines, including those in the kernel's queue. Raises the error that ended the receiving
+        thread."""
         with self._news:
             if self._error is not None:
                 raise self._error
@@ -64,7 +65,7 @@ class UdpListener:
             return self._lines
 
     def take(self) -> list[Received]:
-        """All that has come by now. Raises what has ended the receiving thread, if something has."""
+        """Return everything received so far. Raises the error that ended the receiving thread, if any."""
         with self._news:
             if self._error is not None:
                 raise self._error
@@ -74,7 +75,8 @@ class UdpListener:
             return found
 
     def dropped(self) -> int | None:
-        """Datagrams that the kernel threw away since the socket was made; None where it does not say."""
+        """Return the number of datagrams that the kernel dropped since the socket was created; None if the system does not
+        report it."""
         for table in _TABLES:
             with contextlib.suppress(OSError):
                 for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
@@ -84,7 +86,7 @@ class UdpListener:
         return None
 
     def end(self) -> None:
-        """Receive no more; what has come by now can be taken."""
+        """Stop receiving; what has arrived so far can still be taken."""
         if not self._ended.is_set():
             with self._news:
                 self._drain()
@@ -92,7 +94,7 @@ class UdpListener:
                 self._news.notify_all()
 
     def close(self) -> None:
-        """Receive no more, and let go of the socket."""
+        """Stop receiving, and close the socket."""
         self._ended.set()
         self._thread.join()
         self._socket.close()
@@ -112,13 +114,13 @@ class UdpListener:
                         self._news.notify_all()
 
     def _drain(self) -> None:
-        """Take what the kernel has; no more than its queue may hold, so that a flood does not keep anybody here."""
+        """Receive what is in the kernel's queue, but no more than fits in it, so that the loop ends even during a flood."""
         for _ in range(0 if self._ended.is_set() else ROUNDS_MAX):
             if not self._gather():
                 return
 
     def _gather(self) -> bool:
-        """Datagrams into one piece of memory, as many as fit; whether there may be more."""
+        """Receive as many datagrams as fit in the buffer; returns whether there may be more."""
         view, end, packets, more = memoryview(self._room), 0, 0, True
         receive = self._socket.recv_into
         try:
@@ -127,7 +129,7 @@ class UdpListener:
                 self._room[end] = _LINE_END
                 end += 1
                 packets += 1
-        except OSError:  # nothing more now, or an ICMP error of somebody else's
+        except OSError:  # no more for now, or an ICMP error from another host
             more = False
         if packets:
             self.packets += packets
@@ -144,7 +146,7 @@ class UdpListener:
 
 
 def bound(host: str, port: int, receive_bytes: int) -> socket.socket:
-    """A socket that receives at an address; SourceUnreachableError if that cannot be had."""
+    """Return a socket bound to an address; SourceUnreachableError if the address is not available."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)  # the kernel may give less
