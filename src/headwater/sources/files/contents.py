@@ -1,4 +1,4 @@
-"""What is in a file: the bytes of a plain or a compressed one, and the prints by which contents are known again."""
+"""Content of a file: the bytes of a plain or compressed file, and the fingerprints by which content is recognized again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import IO, cast
 
 HEAD_BYTES = 1024
-"""How much of its beginning tells a file from another that has got its number."""
+"""Number of leading bytes whose hash distinguishes a file from another file with a reused inode number."""
 CHUNK_BYTES = 1 << 20
 UNREADABLE = (EOFError, gzip.BadGzipFile, zlib.error)
-"""What reading a compressed file that is not whole raises."""
+"""Exceptions raised on reading an incomplete compressed file."""
 
 _ROTATED = re.compile(r"(\.gz|[.\-_]\d[\d\-_.T:]*|\.(old|bak|prev|orig))+$", re.IGNORECASE)
 
@@ -26,9 +26,10 @@ _ROTATED = re.compile(r"(\.gz|[.\-_]\d[\d\-_.T:]*|\.(old|bak|prev|orig))+$", re.
 def open_content(
     path: str, number: tuple[int, int] | None = None, held: int | None = None
 ) -> Iterator[IO[bytes]]:
-    """The content of a file, decompressed if its name says so; `held` is a descriptor of one whose name is gone.
+    """Open the content of a file, decompressed if its name ends in .gz. `held` is an open descriptor of a file whose name is
+    gone.
 
-    FileNotFoundError if a file of another `number` has that name by now.
+    FileNotFoundError if the path now belongs to a file with another `number`.
     """
     with os.fdopen(os.dup(held), "rb", 0) if held is not None else open(path, "rb", buffering=0) as raw:
         status = os.fstat(raw.fileno())
@@ -42,7 +43,7 @@ def open_content(
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file's name says that it is compressed."""
+    """Whether the name of a file ends in .gz."""
     return path.lower().endswith(".gz")
 
 
@@ -58,7 +59,7 @@ def is_whole_gzip(path: str) -> bool:
 
 
 def is_whole_parquet(path: str) -> bool:
-    """Whether a file ends as Parquet does."""
+    """Whether a file ends with the magic bytes of Parquet."""
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         if size < 12:
@@ -68,7 +69,7 @@ def is_whole_parquet(path: str) -> bool:
 
 
 def read_exactly(content: IO[bytes], size: int) -> bytes:
-    """That many bytes, or fewer at the end."""
+    """Return `size` bytes, or fewer at the end of the content."""
     parts = []
     while size > 0 and (part := content.read(min(size, CHUNK_BYTES * 8))):
         parts.append(part)
@@ -77,18 +78,18 @@ def read_exactly(content: IO[bytes], size: int) -> bytes:
 
 
 def head_of(content: IO[bytes], taken: int) -> str:
-    """The print of the beginning of what was taken of a content."""
+    """Return the fingerprint of the beginning of the first `taken` bytes of a content."""
     content.seek(0)
     return hashed(read_exactly(content, min(taken, HEAD_BYTES)))
 
 
 def hashed(head: bytes) -> str:
-    """The print of some bytes."""
+    """Return the fingerprint of some bytes."""
     return hashlib.blake2b(head, digest_size=8).hexdigest()
 
 
 def crc_of(content: IO[bytes], begin: int, size: int, crc: int = 0) -> int | None:
-    """The checksum of a stretch of a content, following on another; None if there is less of it."""
+    """Return the CRC of a range of a content, continuing `crc`; None if the content is too short."""
     content.seek(begin)
     while size > 0:
         part = content.read(min(size, CHUNK_BYTES))
@@ -99,7 +100,7 @@ def crc_of(content: IO[bytes], begin: int, size: int, crc: int = 0) -> int | Non
 
 
 def is_same_so_far(content: IO[bytes], other: IO[bytes]) -> bool:
-    """Whether contents are the same as far as the shorter one goes."""
+    """Whether two contents are equal up to the end of the shorter one."""
     content.seek(0)
     other.seek(0)
     while True:
@@ -113,5 +114,5 @@ def is_same_so_far(content: IO[bytes], other: IO[bytes]) -> bool:
 
 @lru_cache(65_536)
 def stem_of(path: str) -> str:
-    """What the names of a file and of what it was rotated to have in common: access.log, access.log.1, access.log-20260101.gz."""
+    """Return the name that a file shares with its rotated versions: access.log, access.log.1, access.log-20260101.gz."""
     return _ROTATED.sub("", os.path.basename(path))

@@ -1,4 +1,4 @@
-"""How the content of one file is read: where its lines begin and end, and which rows they are."""
+"""Reads files by their format: finds the lines of a file, and converts lines to rows."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class FileReader:
         self._definition = definition
         self._clock = clock
         self._readers: dict[bytes, LineReader] = {}
-        """By the header of a file, if it has one."""
+        """Readers by header of the file; the key is empty for files without a header."""
         self._topic: TopicDefinition | None = None
 
     def has_more(self, file: ChangedFile) -> bool:
-        """Whether something of a file can be taken, or may have to be waited for."""
+        """Whether a file has content to read, or an incomplete line that may have to be waited for."""
         if self.options.format == "parquet":
             return file.known is None
         try:
@@ -54,28 +54,28 @@ class FileReader:
 
     @property
     def is_quoted(self) -> bool:
-        """Whether line ends between quotes are none."""
+        """Whether line ends within quotes belong to the field."""
         return self.options.format == "csv" and self.options.multiline
 
     def is_still(self, file: ChangedFile) -> bool:
-        """Whether nothing has changed in a file for long enough."""
+        """Whether a file has been unchanged for the option `settle`."""
         return self._clock.now_us() - file.mtime_us >= self.options.settle_us
 
     def is_awaited(self, file: ChangedFile) -> bool:
-        """Whether the end of a line is to be waited for before it is said that everything was taken."""
+        """Whether to wait for the end of an incomplete line before the source reports that everything was read."""
         return self._clock.now_us() - file.mtime_us < min(self.options.settle_us, SETTLE_US)
 
     def is_line(self, rest: bytes, file: ChangedFile) -> bool:
-        """Whether bytes at the end of a file are a line though they do not end as one."""
+        """Whether bytes at the end of a file are a complete line although the line end is missing."""
         if self.options.format != "json":
             return self.is_still(file)
         try:
-            return isinstance(orjson.loads(rest), dict)  # nothing that could follow would change its meaning
+            return isinstance(orjson.loads(rest), dict)  # no further bytes could change its meaning
         except orjson.JSONDecodeError:
             return file.is_rotated and self.is_still(file)
 
     def topic(self) -> TopicDefinition:
-        """The topic as it is declared now."""
+        """Return the current definition of the topic."""
         topic = self._definition(self.options.topic)
         if topic is None:
             raise TopicNotFoundError(
@@ -89,12 +89,13 @@ class FileReader:
         return topic
 
     def errors_topic(self) -> TopicDefinition:
-        """The topic of the lines that are refused, as it is declared now: one that an earlier version made has no header."""
+        """Return the current definition of the topic of rejected lines. A topic created by an earlier version has no column
+        `header`."""
         usual = errors_topic(self.source)
         return self._definition(usual.name) or usual
 
     def header(self, content: IO[bytes]) -> bytes | None:
-        """The first line of a file that has a header, nothing of others; None while it is not whole."""
+        """Return the first line of a file with a header, b"" for other files; None while the line is incomplete."""
         if self.options.format != "csv" or not self.options.header:
             return b""
         content.seek(0)
@@ -104,7 +105,7 @@ class FileReader:
     def rows(
         self, file: ChangedFile, header: bytes, block: Block
     ) -> Iterator[pa.RecordBatch | MalformedLine]:
-        """The rows of some lines of a file, and the lines that are refused."""
+        """Yield the rows of some lines of a file, and the rejected lines."""
         reader = self._readers.get(header)
         if reader is None:
             try:

@@ -1,8 +1,8 @@
-"""Capture from files: the source that `CREATE SOURCE ... FROM FILES` makes.
+"""Files source, created by `CREATE SOURCE ... FROM FILES`.
 
-Guarantee: every whole line (of Parquet, every row of every whole file) is in the log once, those of a file in their order. How
-far each file was taken is in the same commit as its rows, so neither a crash nor a rotation makes a line come twice or be
-missed, as long as a file that is renamed stays in its folder, or among the names that are followed, until it was read.
+Guarantee: every complete line (for Parquet, every row of every complete file) is in the log exactly once, the lines of one file
+in their order. The offset reached in each file is in the same commit as the rows, so neither a crash nor a rotation duplicates
+or loses a line, as long as a renamed file stays in its folder, or still matches the path, until it was read.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from headwater.sources.source_setup import SourceSetup
 
 LOOK_EVERY_S = 0.1
 LOOK_SHARE = 10
-"""Looking takes at most one part in so many of the time: a folder of very many files is looked at less often."""
+"""Scans take at most this fraction (1/10) of the time: a folder of very many files is scanned less often."""
 QUIET_S = 0.2
 SAID_EVERY_MS = 10_000.0
 
 
 class FilesSource:
-    """A `Source` of files; see `headwater.sources.base` for what each method promises."""
+    """A `DeclaredSource` of files; see `headwater.sources.base` for the contract of each method."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class FilesSource:
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`definition` tells a topic as it is now; `standing`, what the log has of this source."""
+        """`definition` returns the current definition of a topic; `standing`, the producer state of this source in the log."""
         self.name = name
         self.options = options if isinstance(options, FilesOptions) else read_options(name, options)
         self.state = "not reading"
-        """What it does, or why it does nothing, in words."""
+        """Current activity of the source, or the reason why it is idle, in words."""
         self._definition = definition
         self._standing = standing
         self._clock = clock or SystemClock()
@@ -68,13 +68,14 @@ class FilesSource:
 
     @classmethod
     def declared(cls, setup: SourceSetup) -> Self:
-        """The source that a declaration asks for."""
+        """Create the source of a declaration."""
         return cls(setup.name, setup.options, setup.lookups.definition, setup.standing)
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
     def check(self) -> list[TopicDefinition]:
-        """See that the files can be read, and say which topics they fill. A topic that is the user's own stays as it is."""
+        """Check that the files can be read, and return the topics that the source fills. An existing topic that the user
+        created is not changed, and not returned."""
         folder = os.path.dirname(re.split(r"[*?\[]", self.options.path)[0]) or "."
         if not os.path.isdir(folder):
             raise UsageError(
@@ -103,7 +104,7 @@ class FilesSource:
         return [made, *topics]
 
     def _of_parquet(self) -> TopicDefinition:
-        """The topic that the first Parquet file describes."""
+        """Return the topic with the columns of the first Parquet file."""
         is_parquet = self.options.format == "parquet"
         found = Tracker(self.options, None).look(self._clock.now_us()) if is_parquet else []
         if not found:
@@ -117,12 +118,12 @@ class FilesSource:
         return owned(self.name, define_topic(self.options.topic, schema, key=self.options.key))
 
     def drop(self) -> None:
-        """Nothing was made outside."""
+        """Do nothing: nothing was created in an external system."""
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
-        """Everything after what the log has, and then what comes."""
+        """Yield everything after the position, and then new content as it appears."""
         moments = Moments(self._clock, sequence, SAID_EVERY_MS)
         tracker = Tracker(self.options, position)
         waited: tuple[int, dict[Number, int]] | None = None
@@ -163,10 +164,10 @@ class FilesSource:
             self.state = "not reading"
 
     def durable(self, sequence: int, position: Position | None) -> None:
-        """Files are told nothing."""
+        """Do nothing: files need no acknowledgement."""
 
     def end(self) -> int:
-        """The present, if there is something that the log does not have."""
+        """Return the current time if any file has content that the log does not have, else the last sequence in the log."""
         known = self._standing()
         now = self._clock.now_us()
         sequence = -1 if known is None else known.sequence
@@ -180,7 +181,7 @@ class FilesSource:
             tracker.close()
 
     def close(self) -> None:
-        """Nothing is held between readings."""
+        """Do nothing: no resources are kept between runs of `read`."""
 
     def _wait(self, seconds: float) -> Iterator[Event]:
         while seconds > QUIET_S:
@@ -191,5 +192,5 @@ class FilesSource:
 
 
 def _is_awaited(waited: Mapping[Number, int], waiting: Mapping[Number, int], tracker: Tracker) -> bool:
-    """Whether something that was there at an earlier look was still not whole at this one."""
+    """Whether a line that was incomplete at an earlier scan is still incomplete."""
     return any(number in waiting and tracker.offset(number) < size for number, size in waited.items())

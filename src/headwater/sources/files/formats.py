@@ -1,7 +1,7 @@
-"""Lines as rows of a topic: whole blocks at once, and where a block does not fit, down to the lines that do not.
+"""Converts lines to rows of a topic: whole blocks at once; a block with invalid lines is split until these lines are isolated.
 
-A block is parsed and checked by Arrow. If that fails it is halved until the lines that are at fault are found; so what a line
-means does not depend on which others were read with it.
+Arrow parses and checks a block. If this fails, the block is halved until the invalid lines are found. So the result for a line
+does not depend on the lines that are parsed with it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from headwater.sources.files.lines import Block
 from headwater.sources.files.options import LINE, FilesOptions, pattern_columns, whole_line
 
 PARSE_BYTES = 1 << 20
-"""How much one thread parses at once."""
+"""Number of bytes that one thread parses at a time."""
 BOM = b"\xef\xbb\xbf"
 
 _ZONE = r"(?:Z|[+-]\d\d(?::?\d\d)?)$"
 
 
 class NoFit(Exception):
-    """Some of the lines do not fit; why is of use only if it is one, or if it is known which they are."""
+    """Some of the lines are invalid. The reason applies only if the block has a single line, or if `lines` names the invalid
+    ones."""
 
     def __init__(self, reason: str, lines: Sequence[int] = ()) -> None:
         super().__init__(reason)
@@ -46,19 +47,19 @@ class NoFit(Exception):
 
 @dataclass(frozen=True)
 class MalformedLine:
-    """A line that does not fit."""
+    """A line that cannot be converted to a row."""
 
     byte: int
-    """Where it begins; of a Parquet file, the number of the row."""
+    """Offset of the line in the file; for a Parquet file, the index of the row."""
     line: str | None
     reason: str
 
 
 class LineReader:
-    """Makes rows of the lines of one file."""
+    """Converts the lines of one file to rows."""
 
     def __init__(self, options: FilesOptions, topic: TopicDefinition, header: bytes | None = None) -> None:
-        """`header` is the first line of a CSV file that has one."""
+        """`header` is the first line of a CSV file with a header."""
         self._options = options
         self._topic = rows_of(topic)
         fields = [pa.field(f.name, f.type) for f in self._topic.given.schema]
@@ -78,7 +79,7 @@ class LineReader:
             self._parse = self._lines
 
     def rows(self, block: Block) -> Iterator[pa.RecordBatch | MalformedLine]:
-        """The rows of a block and the lines that are refused, in the order of the lines."""
+        """Yield the rows and the rejected lines of a block, in the order of the lines."""
         if not len(block):
             return
         try:
@@ -104,7 +105,7 @@ class LineReader:
         expected = len(block) - int(blank.sum())
         if not expected:
             return self._schema.empty_table()
-        # Arrow takes an object over several lines for one, and does not survive one that is null alone.
+        # Arrow accepts an object that spans several lines, and crashes on a line that is just null.
         others = np.flatnonzero(~(block.enclosed(b"{", b"}") | blank))
         if len(others):
             raise NoFit("a line is one JSON object", others.tolist())
@@ -122,7 +123,7 @@ class LineReader:
         return self._typed(table)
 
     def _json_type(self, field: pa.Field) -> pa.DataType:
-        """The type that Arrow reads a column as: text where it has no way of its own."""
+        """Return the type as which Arrow reads a column: string if Arrow cannot parse the type itself."""
         kind = field.type
         is_text = pa.types.is_date(kind) or pa.types.is_binary(kind)
         return pa.string() if is_text or (kind == TIMESTAMP and self._options.time_format) else kind
@@ -130,7 +131,7 @@ class LineReader:
     # --- CSV -------------------------------------------------------------------------------------------------------
 
     def _header(self, line: bytes) -> list[str]:
-        """The columns of a CSV file by its header."""
+        """Return the column names in the header of a CSV file."""
         reader = pyarrow.csv.open_csv(
             pa.BufferReader(line.removeprefix(BOM).rstrip(b"\r\n") + b"\n"),
             read_options=pyarrow.csv.ReadOptions(autogenerate_column_names=True),
@@ -157,7 +158,7 @@ class LineReader:
         if not expected:
             return self._schema.empty_table()
         last = block.part(len(block) - 1, len(block)).data
-        # Once more at the end: if a quote is open there it swallows the copy, and the number of rows tells.
+        # Append the last line once more: an open quote before it swallows the copy, which the number of rows reveals.
         end = b"" if last.endswith(b"\n") else b"\n"
         table = pyarrow.csv.read_csv(
             pa.BufferReader(block.data + end + last),
@@ -207,7 +208,7 @@ class LineReader:
         return pa.concat_tables([table for table, _ in made])
 
     def _matched(self, lines: pa.StringArray) -> tuple[pa.Table, list[int]]:
-        """What the pattern finds in lines, and the lines that it does not match."""
+        """Return the columns that the pattern matches in the lines, or the indices of the lines that it does not match."""
         found = pc.extract_regex(lines, whole_line(self._options.pattern or ""))
         if found.null_count:
             has_text = pc.not_equal(lines, "")
@@ -222,7 +223,7 @@ class LineReader:
     # --- values ----------------------------------------------------------------------------------------------------
 
     def _typed(self, table: pa.Table) -> pa.Table:
-        """Columns that are text still, in the types of the topic."""
+        """Convert the columns that are still text to the types of the topic."""
         for place, name in enumerate(table.column_names):
             wanted = self._schema.field(name).type
             column = table.column(place)
@@ -240,11 +241,11 @@ class LineReader:
         if pa.types.is_binary(kind):
             return pa.chunked_array([pa.array(list(map(_decoded, column.to_pylist())), kind)])
         if pa.types.is_integer(kind) and any(pc.any(pc.match_substring(column, x)).as_py() for x in "xX"):
-            raise pa.ArrowInvalid("it is not a decimal number")  # Arrow takes 0x10 for sixteen
+            raise pa.ArrowInvalid("it is not a decimal number")  # Arrow reads 0x10 as 16
         return column.cast(kind)
 
     def _timestamps(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Moments from text; one without a zone is taken as UTC."""
+        """Parse timestamps; those without a zone are UTC."""
         if self._options.time_format is not None:
             parsed = pc.strptime(column, format=self._options.time_format, unit="us")
             return parsed if parsed.type.tz else pc.assume_timezone(parsed, "UTC")
@@ -259,7 +260,7 @@ class LineReader:
 
 
 def line_columns(options: FilesOptions, topic: TopicDefinition) -> tuple[str, ...]:
-    """The columns that lines of text have: those of the pattern, else one, which is the topic's if it has no more."""
+    """Return the columns of text lines: the groups of the pattern, or else one column, the topic's only column or `line`."""
     if options.pattern is not None:
         return pattern_columns(options.pattern)
     own = topic.given.schema.names
@@ -267,7 +268,7 @@ def line_columns(options: FilesOptions, topic: TopicDefinition) -> tuple[str, ..
 
 
 def check_readable(options: FilesOptions, topic: TopicDefinition, source: str) -> None:
-    """UsageError if the lines of a format can never be rows of a topic."""
+    """Raise UsageError if lines of the format can never be rows of the topic."""
     if options.format == "parquet":
         return
     for field in topic.given.schema:
@@ -302,7 +303,7 @@ def check_readable(options: FilesOptions, topic: TopicDefinition, source: str) -
 def table_rows(
     batch: pa.RecordBatch, topic: TopicDefinition, begin: int
 ) -> Iterator[pa.RecordBatch | MalformedLine]:
-    """Rows of a Parquet file as rows of a topic, and those that do not fit, by their number in the file."""
+    """Convert rows of a Parquet file to rows of a topic; rejected rows are yielded with their index in the file."""
     try:
         yield conform(batch, rows_of(topic), captured=True)
     except (BadRowError, *UNFIT) as error:
@@ -316,7 +317,7 @@ def table_rows(
 
 
 def _as_json(batch: pa.RecordBatch) -> str:
-    """The row of a batch of one, as `capture.files.again` reads it."""
+    """Return the only row of a batch as JSON, in the form that `reread_line` reads."""
     encoders = {field.name: json_encoder(field.type) for field in batch.schema}
     row = batch.to_pylist()[0]
     given = {n: e(row[n]) if (e := encoders[n]) is not None and row[n] is not None else row[n] for n in row}

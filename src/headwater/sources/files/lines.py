@@ -1,4 +1,4 @@
-"""Whole lines, or records of CSV, from the content of a file: blocks of bytes, and where in them each line begins."""
+"""Splits the content of a file into complete lines or CSV records: blocks of bytes with the offsets of the lines in them."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ _WHITE[[9, 10, 13, 32]] = True
 
 @dataclass(frozen=True)
 class Block:
-    """Lines that follow each other in a file."""
+    """Consecutive lines of a file."""
 
     data: bytes
     begin: int
-    """The place of its first byte in the content."""
+    """Offset of the first byte of the block in the content."""
     starts: npt.NDArray[np.int64]
-    """Where each line begins, and where the last one ends."""
+    """Offset of each line in `data`, and the end of the last line."""
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def part(self, begin: int, end: int) -> Block:
-        """Some of its lines."""
+        """Return the lines from `begin` to `end` as a block."""
         first = int(self.starts[begin])
         data = self.data[first : int(self.starts[end])]
         return Block(data, self.begin + first, self.starts[begin : end + 1] - first)
 
     @property
     def longest(self) -> int:
-        """The length of its longest line."""
+        """Length of the longest line in bytes."""
         return int(np.diff(self.starts).max()) if len(self) else 0
 
     @property
     def text(self) -> str:
-        """What it says, without the end of the last line."""
+        """The block as text, without the line end of the last line."""
         return self.data.decode(errors="replace").rstrip("\r\n")
 
     def enclosed(self, first: bytes, last: bytes) -> npt.NDArray[np.bool_]:
-        """Which lines begin with one byte and end with another, but for white space."""
+        """Return the mask of the lines that begin with `first` and end with `last`, ignoring white space around."""
         raw = np.frombuffer(self.data, np.uint8)
         begins, ends = self.starts[:-1], self.starts[1:] - 1
         for white in b"\n\r":
@@ -61,7 +61,7 @@ class Block:
         return fits
 
     def blank(self) -> npt.NDArray[np.bool_]:
-        """Which lines have nothing in them."""
+        """Return the mask of the lines that have only white space."""
         raw = np.frombuffer(self.data, np.uint8)
         blank = _WHITE[raw[self.starts[:-1]]] if len(self) else np.zeros(0, np.bool_)
         for at in np.flatnonzero(blank):
@@ -70,7 +70,7 @@ class Block:
 
 
 def split(data: bytes, begin: int, *, quoted: bool = False) -> Block:
-    """The lines of some bytes; `quoted`: line ends between quotes are none. What follows the last one is left out."""
+    """Split bytes into complete lines; an incomplete last line is left out. `quoted`: line ends within quotes do not count."""
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw == NEWLINE) + 1
     if quoted and QUOTE in data:
@@ -83,7 +83,7 @@ def split(data: bytes, begin: int, *, quoted: bool = False) -> Block:
 def read_blocks(
     content: IO[bytes], offset: int, path: str, *, quoted: bool = False, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[Block | bytes]:
-    """The whole lines of a content from a place on, in blocks; at last what is left without a line end, as bytes."""
+    """Yield the complete lines of a content from an offset on, in blocks; finally the rest without a line end, as bytes."""
     content.seek(offset)
     rest, wanted = b"", block_bytes
     while True:
@@ -107,5 +107,5 @@ def read_blocks(
 
 
 def last_line(rest: bytes, begin: int) -> Block:
-    """What has no line end, as a line."""
+    """Return bytes without a line end as one line."""
     return Block(rest, begin, np.array([0, len(rest)], np.int64))

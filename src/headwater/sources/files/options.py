@@ -1,4 +1,4 @@
-"""What `CREATE SOURCE ... FROM FILES WITH (...)` says, read and checked. No file is looked at here."""
+"""Options of `CREATE SOURCE ... FROM FILES WITH (...)`: parsed and checked, without access to files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Extra = Literal["refuse", "ignore"]
 
 SETTLE_US = 5_000_000
 LINE = "line"
-"""The one column of lines without a pattern."""
+"""Name of the only column of lines without a pattern."""
 
 _ERRORS = pa.schema(
     [
@@ -36,7 +36,7 @@ _ERRORS = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
     ]
 )
-"""The first columns of the topic of the lines that cannot be taken."""
+"""First columns of the topic of rejected lines."""
 OPTION_NAMES = SOURCE_OPTIONS["files"]
 _SUFFIXES: Mapping[str, Format] = {
     ".json": "json",
@@ -68,27 +68,27 @@ class FilesOptions:
     topic: str
     format: Format
     columns: str | None = None
-    """As in CREATE TOPIC, with PRIMARY KEY and WATERMARK if there is one."""
+    """Columns as in CREATE TOPIC, with PRIMARY KEY and WATERMARK if there are any."""
     key: tuple[str, ...] = ()
     pattern: str | None = None
     """A regular expression (RE2) that a whole line matches; its named groups are columns."""
     header: bool = True
     delimiter: str = ","
     null: str = ""
-    """What stands for NULL in text."""
+    """Text that means NULL."""
     multiline: bool = False
-    """Whether fields in quotes may have line ends in them."""
+    """Whether quoted fields may contain line ends."""
     time_format: str | None = None
-    """How timestamps are written, as for strptime, with %z for the zone; by default as in ISO 8601."""
+    """Format of timestamps for strptime, with %z for the zone; by default ISO 8601."""
     extra: Extra = "refuse"
-    """What becomes of fields that are no columns."""
+    """Handling of fields that are not columns of the topic."""
     on_error: OnError = "stop"
     settle_us: Microseconds = SETTLE_US
-    """After how long without change a last line without its end, or a file that is not whole, is taken as it is."""
+    """Time without changes after which a last line without a line end, or an incomplete file, is processed as it is."""
 
 
 def read_options(source: str, options: Mapping[str, Any]) -> FilesOptions:
-    """The checked options; UsageError names what is wrong."""
+    """Return the checked options; UsageError names what is wrong."""
     for name in options:
         if name not in OPTION_NAMES:
             near = difflib.get_close_matches(name, OPTION_NAMES, 1)
@@ -133,7 +133,7 @@ def read_options(source: str, options: Mapping[str, Any]) -> FilesOptions:
 
 
 def pattern_columns(pattern: str) -> tuple[str, ...]:
-    """The columns that a pattern names; UsageError if it cannot be one."""
+    """Return the columns that a pattern names; UsageError if the pattern is not valid."""
     try:
         found = pc.extract_regex(pa.array([""]), whole_line(pattern))
     except pa.ArrowInvalid as error:
@@ -151,12 +151,12 @@ def pattern_columns(pattern: str) -> tuple[str, ...]:
 
 
 def whole_line(pattern: str) -> str:
-    """The expression that a whole line has to match."""
+    """Return the expression that a whole line has to match."""
     return f"^(?:{pattern})$"
 
 
 def columns_topic(source: str, options: FilesOptions) -> TopicDefinition | None:
-    """The topic that the options describe; None if they do not say its columns."""
+    """Return the topic declared by the options; None if they declare no columns."""
     ddl = options.columns
     if ddl is None and options.format == "lines" and options.pattern is None:
         ddl = f"{LINE} STRING NOT NULL"
@@ -179,7 +179,7 @@ def columns_topic(source: str, options: FilesOptions) -> TopicDefinition | None:
 
 
 def refuse_plain_lines(source: str, options: FilesOptions) -> None:
-    """UsageError if a source whose topic has private columns diverts lines."""
+    """Raise UsageError if a source diverts rejected lines although its topic has private columns."""
     if options.on_error == "divert":
         raise UsageError(
             f"source {source!r} has private columns, and a line that is diverted would be kept in plain",
@@ -188,12 +188,13 @@ def refuse_plain_lines(source: str, options: FilesOptions) -> None:
 
 
 def errors_topic(source: str) -> TopicDefinition:
-    """Where lines go that cannot be taken. `header` is the first line of the CSV file that has one: a line is read by it again."""
+    """Return the topic of rejected lines. Its column `header` stores the first line of a CSV file with a header, so that a line
+    can be parsed again."""
     return owned(source, define_topic(f"{source}_errors", pa.schema([*_ERRORS, ("header", pa.string())])))
 
 
 def is_errors_topic(topic: TopicDefinition) -> bool:
-    """Whether a source of files puts lines on a topic that it cannot take; earlier versions stored no header."""
+    """Whether a topic is the topic of rejected lines of a files source. Earlier versions stored no header."""
     return (
         topic.captured_by is not None
         and topic.name == f"{topic.captured_by}_errors"

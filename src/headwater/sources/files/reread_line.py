@@ -1,7 +1,7 @@
-"""Reads a line again that a source of files refused: after an edit of the line, or after a change of the topic or the source.
+"""Parses a rejected line of a files source again: after an edit of the line, or after a change of the topic or the source.
 
-The line is read by the source's own format and options, as the topic is declared now. A row of a Parquet file was kept as a
-JSON object, and is read as one.
+The line is parsed with the current format and options of the source and the current definition of the topic. A row of a Parquet
+file was stored as a JSON object, and is parsed as JSON.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from headwater.sources.files.lines import last_line, split
 from headwater.sources.files.options import FilesOptions
 
 REPLACED = "\N{REPLACEMENT CHARACTER}"
-"""What stands in a refused line in place of bytes that are no UTF-8."""
+"""Character that replaces bytes that are not UTF-8 in a rejected line."""
 
 
 def row_of(options: FilesOptions, topic: TopicDefinition, line: str, header: str | None) -> pa.RecordBatch:
-    """The one row that a line is, conformed to `rows_of(topic)`; BadRowError or UsageError says why it is none."""
+    """Return the one row of a line, conformed to `rows_of(topic)`; BadRowError or UsageError says why the line is not one valid
+    row."""
     if options.format == "parquet":
         return _of_json(line, topic)
     reader = LineReader(options, topic, None if header is None else header.encode())
@@ -42,8 +43,8 @@ def row_of(options: FilesOptions, topic: TopicDefinition, line: str, header: str
 
 
 def header_of(path: str, byte: int, line: str, options: FilesOptions) -> str:
-    """The header of the CSV file that a line was read from, for lines that were stored without one. UsageError if the file is not
-    there any more, or has another line at that byte."""
+    """Return the header of the CSV file of a line, for lines that were stored without one. UsageError if the file no longer
+    exists, or has other content at that byte."""
     try:
         with open_content(path) as content:
             content.seek(byte)
@@ -61,7 +62,7 @@ def header_of(path: str, byte: int, line: str, options: FilesOptions) -> str:
 
 
 def _of_json(line: str, topic: TopicDefinition) -> pa.RecordBatch:
-    """The row of a Parquet file that was kept as JSON."""
+    """Return the row of a Parquet file that was stored as JSON."""
     try:
         given = read_json(line.encode(), exact=True)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""One look at all files: what is new in them is handed over, with how far each was taken."""
+"""One scan of all files: yields their new content and the offset reached in each."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from headwater.sources.files.lines import Block, last_line, read_blocks
 from headwater.sources.files.tracking import ChangedFile, KnownFile, Number, Tracker, parquet_known
 
 COMMIT_BYTES = 8 << 20
-"""How much is gathered in one commit, if there is as much."""
+"""Number of bytes after which a commit is made within a scan."""
 PARQUET_ROWS = 65_536
 
 
 class Look:
-    """One look at all files: what it finds is handed over; the last commit is left to whoever asks for the events."""
+    """One scan of all files. The caller makes the last commit."""
 
     def __init__(
         self, reader: FileReader, tracker: Tracker, moments: Moments, moment: int, waiting: dict[Number, int]
     ) -> None:
-        """`waiting` is filled with the files whose last line is not whole yet, and their sizes."""
+        """`waiting` is filled with the files whose last line is incomplete, and their sizes."""
         self.has_taken = False
-        """Whether something was taken since the last commit."""
+        """Whether content was read since the last commit."""
         self._reader = reader
         self._options = reader.options
         self._tracker = tracker
@@ -41,11 +41,11 @@ class Look:
         self._moment = moment
         self._waiting = waiting
         self.files = 0
-        """In how many something may have changed."""
+        """Number of files that may have changed."""
         self._gathered = 0
 
     def events(self) -> Iterator[Event]:
-        """All that is found, and commits of all but the last of it."""
+        """Yield everything that is found, with a commit after each part but the last."""
         files = self._tracker.look(self._moment)
         self.files = len(files)
         for file in files:
@@ -60,7 +60,7 @@ class Look:
             with open_content(file.path, file.number, file.held) as content:
                 yield from self._content(file, content)
         except FileNotFoundError:
-            return  # renamed or removed since it was seen
+            return  # renamed or removed since it was listed
         except UNREADABLE:
             self._tracker.exhausted(file)
 
@@ -84,7 +84,7 @@ class Look:
                 return
             place = content.tell()
             if file.known is not None and head_of(content, file.offset) != file.known.head:
-                return  # it was truncated meanwhile
+                return  # truncated meanwhile
             yield from self._block(file, content, header, block)
             file = self._took(file, self._extended(file, content, block.data))
             content.seek(place)
@@ -92,7 +92,8 @@ class Look:
                 yield self._commit()
 
     def _block(self, file: ChangedFile, content: IO[bytes], header: bytes, block: Block) -> Iterator[Event]:
-        """The rows of a block. If a line is refused and that is to stop everything, what is before it is committed first."""
+        """Yield the rows of a block. With on_error = 'stop', the content before a rejected line is committed before the source
+        stops."""
         topic = self._reader.topic()
         refused: list[MalformedLine] = []
         for made in self._reader.rows(file, header, _without_bom(block)):
@@ -108,7 +109,7 @@ class Look:
         yield from self._refuse(file, refused, header)
 
     def _extended(self, file: ChangedFile, content: IO[bytes], data: bytes) -> KnownFile:
-        """What the log has of a file once it has these bytes, which follow."""
+        """Return the state of a file after the given bytes, which follow what was read of it."""
         known = file.known or KnownFile(file.path, 0, "", 0)
         offset, head = known.offset + len(data), known.head
         if known.offset < HEAD_BYTES:
@@ -125,7 +126,7 @@ class Look:
             known = parquet_known(file)
             with open_content(file.path, file.number) as content, pq.ParquetFile(content) as parquet:
                 if self.has_taken and parquet.metadata.num_rows > PARQUET_ROWS:
-                    yield self._commit()  # what is handed over in pieces cannot be taken back alone
+                    yield self._commit()  # Commit first: rows yielded in parts cannot be withdrawn separately
                 yield from self._table(file, parquet)
         except FileNotFoundError:
             return
@@ -154,7 +155,7 @@ class Look:
                     yield Rows(topic.name, captured(one, topic, self._moment, file.mtime_us))
             begin += batch.num_rows
 
-    # --- what is taken ---------------------------------------------------------------------------------------------
+    # --- what was read ----------------------------------------------------------------------------------------------
 
     def _took(self, file: ChangedFile, known: KnownFile) -> ChangedFile:
         self.has_taken = True
@@ -162,17 +163,17 @@ class Look:
         return self._tracker.took(file, known)
 
     def _commit(self) -> Commit:
-        """One that is not the last of this look."""
+        """Return a commit that is not the last of this scan."""
         self.has_taken, self._gathered = False, 0
         return Commit(self._moments.within(), self._tracker.position())
 
     def _wait_for(self, file: ChangedFile) -> None:
-        """The end of a file is not whole yet."""
+        """Record that the last line of a file is incomplete."""
         if self._reader.is_awaited(file):
             self._waiting[file.number] = file.size
 
     def _unfit(self, file: ChangedFile) -> Iterator[Event]:
-        """A file that is taken as a whole, and is not whole."""
+        """Reject a file that can only be processed as a whole, and is incomplete."""
         kind = "Parquet" if self._options.format == "parquet" else "gzip"
         yield from self._refuse(file, [MalformedLine(0, None, f"it is not a whole {kind} file")])
         with open(file.path, "rb") as content:
@@ -182,7 +183,7 @@ class Look:
     def _refuse(
         self, file: ChangedFile, refused: list[MalformedLine], header: bytes = b""
     ) -> Iterator[Event]:
-        """Put what cannot be taken where it belongs, or stop there; what came before it is committed first."""
+        """Write rejected lines to the errors topic; or, with on_error = 'stop', commit what came before and raise."""
         if refused and self._options.on_error == "stop":
             if self.has_taken:
                 yield self._commit()
@@ -213,7 +214,7 @@ class Look:
 
 
 def _without_bom(block: Block) -> Block:
-    """The mark that some programs begin a file with is no part of its first line."""
+    """Return a block without the byte order mark with which some programs begin a file."""
     if block.begin or not block.data.startswith(BOM):
         return block
     starts = block.starts - len(BOM)

@@ -1,8 +1,9 @@
-"""Which files there are, which of them the log has, and up to where.
+"""Tracks the files of a source: the existing files, the state of each in the log, and the offset read so far.
 
-A file is known by its number (device and inode) and by the beginning of what was taken of it, so that it is the same after it
-was renamed, and another when its number is given to a new one. Where a file was copied and then truncated, as logrotate does
-with `copytruncate`, the copy is known by all that was taken of the original, and read on from there.
+A file is identified by its number (device and inode) and by the beginning of the content that was read, so that a renamed file
+is the same file, and a file with a reused inode number is another one. If a file was copied and then truncated, as logrotate
+does with `copytruncate`, the copy is recognized by all content that was read of the original, and reading continues in the
+copy.
 """
 
 from __future__ import annotations
@@ -34,34 +35,34 @@ from headwater.sources.files.contents import (
 from headwater.sources.files.options import FilesOptions
 
 FORGET_AFTER_US = 86_400_000_000
-"""How long a file that is gone is remembered: it may come back under another name."""
+"""Time for which a file that is gone is remembered: it may return under another name."""
 FORMER_MAX = 1_000
-"""How many files that are gone are remembered at most."""
+"""Maximum number of files that are gone and remembered."""
 HELD_MAX = 64
-"""How many files that grow are held open, so that the rest of one can be read after it was removed."""
+"""Maximum number of growing files kept open, so that the rest of a file can be read after it was removed."""
 
 Number = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class KnownFile:
-    """What the log has of a file."""
+    """State of a file in the log: how much of it was read."""
 
     path: str
     offset: int
-    """How many bytes of its content were taken."""
+    """Number of bytes of the content that were read."""
     head: str
     crc: int
-    """Of all that was taken; of a Parquet file, of its end."""
+    """Checksum of everything that was read; for a Parquet file, of its end."""
     size: int = -1
-    """Of a file that is taken as a whole: how large it was on the disk."""
+    """Size on disk of a file that is processed as a whole; -1 for others."""
     gone_us: Microseconds | None = None
-    """Since when there is no such file any more."""
+    """Time at which the file was found to be gone; None while it exists."""
 
 
 @dataclass(frozen=True)
 class ChangedFile:
-    """A file that may have something that the log does not have."""
+    """A file that may have content which the log does not have."""
 
     path: str
     number: Number
@@ -69,24 +70,25 @@ class ChangedFile:
     mtime_us: Microseconds
     known: KnownFile | None
     is_rotated: bool = False
-    """Whether its name is no longer one of those that are followed."""
+    """Whether the name of the file no longer matches the path of the source."""
     held: int | None = None
 
     @property
     def offset(self) -> int:
-        """How much of its content was taken."""
+        """Number of bytes of the content that were read."""
         return 0 if self.known is None else self.known.offset
 
 
 class _Names:
-    """The files of one look, by what names of rotated files have in common."""
+    """The files of one scan, by the part of the name that rotated versions share."""
 
     def __init__(self, there: Mapping[Number, tuple[str, os.stat_result]]) -> None:
         self._there = there
         self._by_stem: dict[str, list[tuple[str, Number]]] | None = None
 
     def related(self, stem: str, known: Mapping[Number, KnownFile]) -> list[tuple[str, Number]]:
-        """Those that are known, and of the others the one that the rest may be copies of: that with the shortest name."""
+        """Return the related files that are known, and of the other ones the possible original of copies: the one with the
+        shortest name."""
         if self._by_stem is None:
             self._by_stem = {}
             listed = [(path, number) for number, (path, status) in self._there.items() if status.st_size]
@@ -99,21 +101,21 @@ class _Names:
 
 
 class Tracker:
-    """The files of one source, as one reading of it sees them."""
+    """Tracks the files of one source during one run."""
 
     def __init__(self, options: FilesOptions, position: Position | None) -> None:
         self._options = options
         self._is_parquet = options.format == "parquet"
         self._known: dict[Number, KnownFile] = {}
         self._former: list[KnownFile] = []
-        """Of files that are gone, or whose number has another content now."""
+        """State of files that are gone, or whose number now belongs to other content."""
         self._unchanged: dict[Number, tuple[int, int]] = {}
-        """Size and time of change of files that have nothing for us."""
+        """Size and modification time of files without new content."""
         self._held: dict[Number, int] = {}
         self._unwhole: dict[Number, tuple[int, int]] = {}
-        """The same of files that were not whole."""
+        """Size and modification time of files that were incomplete."""
         self.unfit: list[ChangedFile] = []
-        """Files that are not whole though nothing has changed in them for long, as of the last look."""
+        """Files found incomplete by the last scan although they have been unchanged for the option `settle`."""
         for number, *facts in (position or {}).get("files", []):
             known = KnownFile(*facts)
             if number is None:
@@ -122,12 +124,12 @@ class Tracker:
                 self._known[tuple(number)] = known
 
     def position(self) -> Position:
-        """Plain JSON that the next reading goes on from."""
+        """Return the position as plain JSON, from which the next run resumes."""
         files = [[list(number), *_plain(known)] for number, known in self._known.items()]
         return {"files": files + [[None, *_plain(known)] for known in self._former]}
 
     def look(self, now_us: Microseconds) -> list[ChangedFile]:
-        """The files in which something may have changed, the one that was changed longest ago first."""
+        """Return the files that may have changed, the one modified longest ago first."""
         there = self._listed()
         self.unfit = []
         found = [*self._of_known(there, now_us)]
@@ -141,26 +143,26 @@ class Tracker:
         return sorted(found, key=lambda file: (file.mtime_us, file.path))
 
     def took(self, file: ChangedFile, known: KnownFile) -> ChangedFile:
-        """Something was taken; the file as it stands now."""
+        """Record that content was read; returns the file with its new state."""
         self._known[file.number] = known
         if file.held is None and not is_compressed(file.path) and file.number not in self._held:
             self._hold(file)
         return replace(file, known=known)
 
     def exhausted(self, file: ChangedFile) -> None:
-        """It has no more for us until it changes."""
+        """Record that a file has no new content until it changes."""
         with contextlib.suppress(OSError):
             status = os.stat(file.path) if file.held is None else os.fstat(file.held)
             if (status.st_size, status.st_mtime_ns // 1000) == (file.size, file.mtime_us):
                 self._unchanged[file.number] = (status.st_size, status.st_mtime_ns)
 
     def offset(self, number: Number) -> int:
-        """How much of a file was taken."""
+        """Return the number of bytes that were read of a file."""
         known = self._known.get(number)
         return 0 if known is None else known.offset
 
     def close(self) -> None:
-        """Let go of the files that are held open."""
+        """Close the files that are kept open."""
         while self._held:
             os.close(self._held.popitem()[1])
 
@@ -211,12 +213,12 @@ class Tracker:
                 else:
                     self._lose(number, known, now_us)
             except FileNotFoundError:
-                continue  # it was renamed just now: the next look finds it
+                continue  # renamed just now: the next scan finds it
 
     def _moved(
         self, number: Number, known: KnownFile, folders: dict[str, dict[int, str]]
     ) -> tuple[str, os.stat_result, int | None] | None:
-        """A file whose name is not followed any more: by its number in its folder, or held open since before."""
+        """Find a file whose name no longer matches: by its number in its folder, or through its open descriptor."""
         folder = os.path.dirname(known.path) or "."
         if folder not in folders:
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -234,7 +236,7 @@ class Tracker:
         return self._unchanged.get(number) != (status.st_size, status.st_mtime_ns)
 
     def _is_same(self, file: ChangedFile, known: KnownFile) -> bool:
-        """Whether a file still begins with what was taken of it, as far as its head and its size tell."""
+        """Whether a file still begins with the content that was read, judging by the hash of its beginning and its size."""
         with open_content(file.path, file.number, file.held) as content:
             if self._is_parquet:
                 return file.size == known.size and known.crc == _footer(content, file.size)
@@ -253,7 +255,7 @@ class Tracker:
         now_us: Microseconds,
         names: _Names,
     ) -> ChangedFile | None:
-        """A file that is not known by its number."""
+        """Return a file with an unknown number if it is ready to be read; None otherwise."""
         file = ChangedFile(path, number, status.st_size, status.st_mtime_ns // 1000, None)
         if not status.st_size:
             return None
@@ -272,7 +274,7 @@ class Tracker:
     def _if_no_copy(
         self, file: ChangedFile, status: os.stat_result, now_us: Microseconds, names: _Names
     ) -> ChangedFile | None:
-        """The file, from where the log has it if it is the copy of one; None while that is not certain."""
+        """Return the file, with the state of the original if the file is a copy of it; None while this is undecided."""
         stem = stem_of(file.path)
         for known in self._former:
             if stem_of(known.path) == stem and _begins_with(file, known):
@@ -284,7 +286,7 @@ class Tracker:
         return None if originals and self._may_be_copied(file, originals) else file
 
     def _may_be_copied(self, file: ChangedFile, originals: Iterable[tuple[str, Number]]) -> bool:
-        """Whether a file may be the copy, done or under way, of one that is about to be truncated or removed."""
+        """Whether a file may be a copy, complete or in progress, of a file that is about to be truncated or removed."""
         try:
             with open_content(file.path, file.number) as copy:
                 head = read_exactly(copy, HEAD_BYTES)
@@ -303,7 +305,7 @@ class Tracker:
                     ):
                         return True
         except (OSError, *UNREADABLE):
-            return True  # one of them has just gone
+            return True  # one of the files has just gone
         return False
 
     # --- forgetting ------------------------------------------------------------------------------------------------
@@ -333,19 +335,19 @@ class Tracker:
 
 
 def parquet_known(file: ChangedFile) -> KnownFile:
-    """That a Parquet file was taken."""
+    """Return the state of a Parquet file that was read."""
     with open(file.path, "rb") as content:
         return KnownFile(file.path, file.size, "", _footer(content, file.size) or 0, file.size)
 
 
 def _footer(content: Any, size: int) -> int | None:
-    """The print of the end of a Parquet file, where its metadata is."""
+    """Return the checksum of the end of a Parquet file, which contains its metadata."""
     length = min(size, 1 << 16)
     return crc_of(content, size - length, length)
 
 
 def _begins_with(file: ChangedFile, known: KnownFile) -> bool:
-    """Whether a file begins with all that was taken of another."""
+    """Whether a file begins with everything that was read of another."""
     try:
         with open_content(file.path, file.number) as content:
             return head_of(content, known.offset) == known.head and (
