@@ -1,4 +1,4 @@
-"""Pieces of one buffer as an Arrow column: what all decoding comes down to, at the cost of a few vector steps."""
+"""Slices of one buffer as an Arrow column: the basis of all decoding, in a few vector operations."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Mask = npt.NDArray[np.bool_]
 
 
 def cut(data: pa.Buffer, starts: Places, ends: Places, valid: Mask | None = None) -> pa.Array:
-    """Texts `data[start:end]`, null where not `valid`. The bytes are not looked at: whether they are UTF-8 is for others.
+    """Return the strings `data[start:end]`, null where not `valid`. The bytes are not validated as UTF-8; that is up to the
+    caller.
 
-    Pieces that follow one another in the buffer are the quick case; any others do too.
+    Slices in ascending order without overlaps are the fast case; any others work, too.
     """
     rows = len(starts)
     if rows > 1 and not bool((starts[1:] >= ends[:-1]).all()):
         return _cut_anywhere(data, starts, ends, valid)
-    # Every second text of the buffer is a piece, and those between are not wanted: Arrow copies the former together.
+    # The wanted slices alternate with the gaps between them as strings of the buffer; `take` copies the wanted ones.
     bounds = np.empty(2 * rows, dtype=np.int32)
     bounds[0::2] = starts
     bounds[1::2] = ends
@@ -35,7 +36,7 @@ def cut(data: pa.Buffer, starts: Places, ends: Places, valid: Mask | None = None
 
 
 def with_nulls(column: pa.Array, valid: Mask) -> pa.Array:
-    """A column of no nulls that begins at its buffers' beginning, null where not `valid`."""
+    """Return a column with nulls where not `valid`. The column must have no nulls, and begin at the start of its buffers."""
     if valid.all():
         return column
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -43,7 +44,8 @@ def with_nulls(column: pa.Array, valid: Mask) -> pa.Array:
 
 
 def texts(values: Sequence[bytes | None]) -> pa.Array:
-    """Texts from single values, as unchecked as those of `cut`; for few of them quicker than Arrow's own way."""
+    """Return single values as a string column, not validated as UTF-8 like the result of `cut`. Faster than Arrow for few
+    values."""
     valid = None
     if None in values:
         valid = np.array([value is not None for value in values])
@@ -55,7 +57,7 @@ def texts(values: Sequence[bytes | None]) -> pa.Array:
 
 
 def bounds_of(column: pa.Array) -> tuple[Places, Places, Any]:
-    """Where each text of a column begins and ends in its buffer, and that buffer."""
+    """Return the start and end of each string of a column in its data buffer, and that buffer."""
     _, offsets, data = column.buffers()
     stored = np.frombuffer(offsets, dtype=np.int32, count=len(column) + column.offset + 1)
     at = stored[column.offset :].astype(np.int64)

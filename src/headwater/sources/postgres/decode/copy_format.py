@@ -1,7 +1,7 @@
-r"""Rows of a snapshot: what COPY ... TO STDOUT gives in its text format becomes Arrow columns, a whole buffer at a time.
+r"""Decodes rows of a snapshot: the text format of COPY ... TO STDOUT becomes Arrow columns, a whole buffer at a time.
 
-Lines end with a newline, values with a tab; \N is NULL. Those two bytes, and the backslash, are written with a backslash
-where they are part of a value, so that every tab and newline in the buffer is a border.
+Lines end with a newline, values are separated by tabs; \N is NULL. A newline, tab or backslash within a value is escaped with a
+backslash, so every literal tab or newline in the buffer is a separator.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ for _letter, _byte in zip(b"bfnrtv", b"\b\f\n\r\t\v", strict=True):
 
 
 def decode_copy(lines: Sequence[bytes], table: CapturedTable) -> pa.RecordBatch:
-    """Whole lines of COPY, in any division, as rows in the table's columns with the `_op` of snapshots.
+    """Decode complete lines of a COPY, split in any way, to rows in the table's columns with the `_op` of snapshots.
 
-    The columns of the COPY are those of the table, in order. BadRowError for a value that its column's type cannot hold.
-    At most 2 GiB of them.
+    The columns of the COPY are those of the table, in order. BadRowError for a value that its column's type cannot hold. The
+    lines have at most 2 GiB.
     """
     joined = b"".join(lines)
     letters = np.frombuffer(joined, dtype=np.uint8)
@@ -60,22 +60,22 @@ def decode_copy(lines: Sequence[bytes], table: CapturedTable) -> pa.RecordBatch:
 def _texts(
     data: pa.Buffer, letters: npt.NDArray[np.uint8], starts: Places, ends: Places, escaped: bool
 ) -> pa.Array:
-    """One column, with what was escaped as it is meant."""
+    """Return one column of text with escapes resolved."""
     if not escaped:
         return cut(data, starts, ends)
-    # A backslash before any other letter than N is an escape; \N alone is NULL, for a real backslash is written as two.
+    # \N alone is NULL; before any other letter, a backslash is an escape. A literal backslash is written as two.
     null = (ends - starts == 2) & (letters[starts] == _BACKSLASH) & (letters[ends - 1] == ord("N"))
     return _unescaped(cut(data, starts, np.where(null, starts, ends)), ~null)
 
 
 def _unescaped(text: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:
-    """Each backslash with the letter behind it replaced by what is meant."""
+    """Return the text with each escape sequence replaced by the character that it denotes."""
     starts, ends, data = bounds_of(text)
     letters = np.frombuffer(data, dtype=np.uint8)
     slashes = np.flatnonzero(letters == _BACKSLASH)
     if not len(slashes):
         return with_nulls(text, valid)
-    # In a row of backslashes the first, the third, ... begin an escape.
+    # In a run of backslashes, the first, the third, ... begin an escape.
     row_begins = np.empty(len(slashes), dtype=np.bool_)
     row_begins[0] = True
     np.not_equal(np.diff(slashes), 1, out=row_begins[1:])

@@ -1,12 +1,12 @@
-"""Messages of rows become Arrow columns, a whole run of them at a time.
+"""Decodes row messages to Arrow columns, a whole run of messages at a time.
 
-A message has one tuple or two: the new row of an insert or update, before it the old key (K) or the old row (O) if Postgres
-sends it, which is all that a delete has. A tuple is, column by column, a byte: n(ull), u(nchanged, a TOAST value that is not
-sent) or t(ext) with a length and the bytes. Columns are found one after the other, in all rows at once; the cost is a few
-vector steps per column. Few rows are taken apart one by one instead, which is quicker for them.
+A message has one or two tuples: the new row of an insert or update, preceded by the old key (K) or the old row (O) if Postgres
+sends it; a delete has only the latter. A tuple has for each column a byte: n(ull), u(nchanged, a TOAST value that is not sent)
+or t(ext) with a length and the bytes. Columns are located one after the other, in all rows at once; the cost is a few vector
+operations per column. Few rows are decoded one by one, which is faster for them.
 
-What comes out, in the order of the messages: a row for each, and where an update changed the key, two: the delete of the old
-key and the insert of the new one. A delete has its key and nothing else.
+The result has one row per message, in the order of the messages. An update that changes the key becomes two rows: the delete of
+the old key, and the insert of the new row. A delete has the values of its key and no others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INSERT, UPDATE, SNAPSHOT = (OPS.index(op) for op in ("insert", "update", "snapsh
 Codes = npt.NDArray[np.int8]
 
 _FEW = 100
-"""Up to so many rows it is quicker to take them apart one by one; measured."""
+"""Number of rows up to which decoding one by one is faster; measured."""
 _TEXT, _NULL, _UNCHANGED = b"tnu"
 _NEW = ord("N")
 _KINDS = {ord("I"): INSERT, ord("U"): UPDATE, ord("D"): DELETE}
@@ -48,20 +48,20 @@ _STAMPS = list(CAPTURED)
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """Rows of one table, in order: `batch` has the table's columns, `_op`, and if all of them are of transactions that were
-    sealed, where they come from."""
+    """Decoded rows of one table, in order. `batch` has the table's columns, `_op`, and, if all transactions of the rows are
+    complete, the capture columns."""
 
     batch: pa.RecordBatch
     unchanged: dict[str, Mask]
-    """By column: the rows whose value was not sent, because it is as it was; it is null in `batch`."""
+    """By column: mask of the rows whose value was not sent because it is unchanged (TOAST); the value is null in `batch`."""
     fill_from: Places
-    """By row: where in `batch` is the key under which the value as it was is to be found. That is the row itself, but for one
-    whose key changed: then it is the delete just before it."""
+    """By row: index of the row in `batch` whose key finds the unchanged values. This is the row itself, except for a row with a
+    changed key: its values belong to the delete just before it."""
     subxids: npt.NDArray[np.int64] | None
-    """By row, if it was streamed: the transaction within the streamed one that it is of, which may still be aborted."""
+    """By row of a streamed transaction: the subtransaction of the row, which may still be aborted; None otherwise."""
 
     def parts(self, rows: int) -> Iterator[DecodedRows]:
-        """The same in pieces of about so many rows, of which none begins between the two rows of a changed key."""
+        """Yield the rows in parts of about `rows` rows, without separating the two rows of a changed key."""
         count = self.batch.num_rows
         whole = np.append(np.flatnonzero(self.fill_from == np.arange(count)), count)
         begins = whole[np.searchsorted(whole, np.arange(0, count, max(1, rows)))]
@@ -74,7 +74,7 @@ class DecodedRows:
 
 
 class _Cells(NamedTuple):
-    """One column of some tuples: where the bytes are, and which of them are there."""
+    """One column of some tuples: the byte range and the kind of each value."""
 
     starts: Places
     ends: Places
@@ -82,7 +82,7 @@ class _Cells(NamedTuple):
 
 
 def decode(run: RowRun, table: CapturedTable) -> DecodedRows:
-    """The rows of a run, which has at most 2 GiB and at least one message.
+    """Decode the rows of a run, which has at most 2 GiB and at least one message.
 
     BadRowError for a value that the column's type cannot hold.
     """
@@ -105,7 +105,7 @@ def decode(run: RowRun, table: CapturedTable) -> DecodedRows:
 
 
 def stamped(batch: pa.RecordBatch, transaction: CapturedTransaction) -> pa.RecordBatch:
-    """Rows that were decoded before it was known what becomes of their transaction, with where they come from."""
+    """Return rows that were decoded before their transaction was committed, with the capture columns added."""
     origins = _stamps([(batch.num_rows, transaction)], np.arange(batch.num_rows))
     return pa.RecordBatch.from_arrays(
         [*batch.columns, *origins], schema=pa.schema([*batch.schema, *CAPTURED])
@@ -113,7 +113,8 @@ def stamped(batch: pa.RecordBatch, transaction: CapturedTransaction) -> pa.Recor
 
 
 class _Shape(NamedTuple):
-    """Rows taken apart: texts by column, and of each row its `_op`, its message, and the place of its earlier key."""
+    """Split rows: texts by column, and for each row its `_op`, the index of its message, and `fill_from` as in
+    `DecodedRows`."""
 
     texts: list[pa.Array]
     codes: Codes
@@ -123,7 +124,7 @@ class _Shape(NamedTuple):
 
 
 def _walk(messages: Sequence[bytes], at: int, table: CapturedTable) -> _Shape:
-    """Many rows, column by column."""
+    """Split many rows, column by column."""
     joined = b"".join(messages)
     letters = np.frombuffer(joined, dtype=np.uint8)
     lengths = np.fromiter(map(len, messages), dtype=np.int64, count=len(messages))
@@ -149,7 +150,8 @@ def _walk(messages: Sequence[bytes], at: int, table: CapturedTable) -> _Shape:
 def _walk_pairs(
     joined: bytes, ends: Places, tuples: Places, codes: Codes, has_old: Mask, table: CapturedTable
 ) -> _Shape:
-    """Rows of which some have an old tuple. A row of the result is one tuple: all that are needed are walked, then chosen."""
+    """Split rows of which some have an old tuple. Each row of the result is one tuple: all tuples are located, then the needed
+    ones are chosen."""
     letters, data, width = np.frombuffer(joined, dtype=np.uint8), pa.py_buffer(joined), len(table.columns)
     old_rows = np.flatnonzero(has_old)
     old, behind_old = _cells(joined, letters, tuples[old_rows], width)
@@ -163,7 +165,7 @@ def _walk_pairs(
 
     place_of_old = np.full(len(tuples), -1)
     place_of_old[old_rows] = np.arange(len(old_rows))
-    olds = place_of_old[new_rows]  # of each new tuple, the old one beside it, or -1
+    olds = place_of_old[new_rows]  # index of the old tuple of each new tuple, or -1
     beside = np.flatnonzero(olds >= 0)
     new = [_filled(mine, theirs, beside, olds[beside]) for mine, theirs in zip(new, old, strict=True)]
     moved = np.zeros(len(tuples), dtype=np.bool_)
@@ -172,7 +174,7 @@ def _walk_pairs(
             data, _choose(new[place], beside), _choose(old[place], olds[beside])
         )
 
-    # A row whose key has moved is two: its old tuple as a delete, and its new one.
+    # A row with a changed key becomes two: a delete with its old tuple, and an insert with its new tuple.
     counts = 1 + moved.astype(np.int64)
     rows = np.repeat(np.arange(len(tuples)), counts)
     first = np.cumsum(counts) - counts
@@ -202,13 +204,13 @@ def _walk_pairs(
 def _cells(
     joined: bytes, letters: npt.NDArray[np.uint8], tuples: Places, width: int
 ) -> tuple[list[_Cells], Places]:
-    """The columns of the tuples that begin at these places, and the places behind them."""
+    """Return the columns of the tuples that begin at the given offsets, and the offsets after the tuples."""
     if not len(tuples):
         none = np.zeros(0, dtype=np.int64)
         return [_Cells(none, none, none.astype(np.uint8))] * width, tuples
     if len(joined) < 4:
         raise CorruptionError("a message of a row is cut off")
-    # Every four bytes of the buffer as a number, wherever they begin.
+    # Every four consecutive bytes of the buffer as a number, at any alignment.
     numbers = np.ndarray((len(joined) - 3,), dtype=">i4", buffer=joined, strides=(1,))
     last = len(numbers) - 1
     at = tuples + 3
@@ -248,7 +250,7 @@ def _cut(data: pa.Buffer, cells: _Cells) -> pa.Array:
 
 
 def _filled(new: _Cells, old: _Cells, at: Places, olds: Places) -> _Cells:
-    """Values that were not sent with the new row, but with the old one beside it."""
+    """Take values that are unchanged in the new tuple from the old tuple of the same message, if they are there."""
     known = (new.kinds[at] == _UNCHANGED) & (old.kinds[olds] == _TEXT)
     if not known.any():
         return new
@@ -258,7 +260,8 @@ def _filled(new: _Cells, old: _Cells, at: Places, olds: Places) -> _Cells:
 
 
 def _differ(data: pa.Buffer, new: _Cells, old: _Cells) -> Mask:
-    """Where one key column has another value than before. Two texts of one value are no harm: it is deleted and inserted."""
+    """Return the mask of the rows whose key column has changed. Values are compared as text: two texts of an equal value only
+    cause an unnecessary delete and insert."""
     mine, theirs = _cut(data, new), _cut(data, old)
     same: Mask = np.asarray(pc.fill_null(pc.equal(mine, theirs), False))
     differ: Mask = ~same & (new.kinds != _UNCHANGED)
@@ -283,11 +286,11 @@ def _misshapen(table: CapturedTable) -> CorruptionError:
 
 
 _Values = list[Any]
-"""A tuple: bytes, None for NULL, or _NOT_SENT."""
+"""A tuple: each value is bytes, None for NULL, or _NOT_SENT."""
 
 
 def _take_apart(messages: Sequence[bytes], at: int, table: CapturedTable) -> _Shape:
-    """Few rows, one by one."""
+    """Split rows one at a time, which is faster for few rows."""
     rows: list[_Values] = []
     codes: list[int] = []
     origins: list[int] = []
@@ -343,7 +346,7 @@ def _take_apart(messages: Sequence[bytes], at: int, table: CapturedTable) -> _Sh
 
 
 def _values(message: bytes, at: int, table: CapturedTable) -> tuple[_Values, int]:
-    """One tuple, and the place behind it."""
+    """Return one tuple, and the offset after the tuple."""
     at += 3
     values: _Values = []
     for _ in table.columns:
@@ -369,7 +372,7 @@ def _tombstone(old: _Values, table: CapturedTable) -> _Values:
 
 
 def _stamps(transactions: Sequence[tuple[int, CapturedTransaction]], messages: Places) -> list[pa.Array]:
-    """Where rows come from, by the number of their message."""
+    """Return the capture columns of rows, from the index of the message of each row."""
     facts = np.array([(t.position, t.time_us, t.xid) for _, t in transactions], dtype=np.int64)
     if len(facts) == 1:
         which = np.zeros(len(messages), dtype=np.int64)
@@ -379,7 +382,7 @@ def _stamps(transactions: Sequence[tuple[int, CapturedTransaction]], messages: P
 
 
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Numbers as they lie in memory, without a look at them."""
+    """Return numbers as an Arrow array that shares their memory, without validation."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
@@ -391,7 +394,8 @@ def _convert(column: TableColumn, text: pa.Array, table: CapturedTable) -> pa.Ar
 
 
 def _check_keys(batch: pa.RecordBatch, table: CapturedTable) -> None:
-    """BadRowError if a row has no key: with another replica identity than the table's, a partition does not send it."""
+    """Raise BadRowError if a row lacks a key value: a partition with a replica identity other than the table's does not send
+    it."""
     for name in table.key:
         if batch.column(name).null_count:
             raise BadRowError(
@@ -407,7 +411,7 @@ def _check_keys(batch: pa.RecordBatch, table: CapturedTable) -> None:
 
 
 def unfit(column: TableColumn, text: pa.Array, table: CapturedTable, error: Exception) -> BadRowError:
-    """What is said of the first value that does not fit."""
+    """Return the error for the first value that does not fit."""
     value = None
     for place in range(len(text)):
         one = text.slice(place, 1)

@@ -1,8 +1,8 @@
-"""The messages of logical replication as `pgoutput` writes them, protocol versions 1 to 4, but for those of single rows.
+"""Messages of logical replication in the format of `pgoutput`, protocol versions 1 to 4, except those of single rows.
 
-One CopyData of the replication stream is a keepalive, or an envelope of 25 bytes with one message in it. Rows are by far
-the most of them: they are kept as bytes (`gathering`) and decoded many at a time (`decoding`). All others are read here.
-Times are in microseconds since 1970 in UTC; positions (LSN) are integers.
+One CopyData of the replication stream is a keepalive, or an envelope of 25 bytes with one message. Most messages are rows:
+these are kept as bytes (`row_buffer`) and decoded many at a time (`decode_rows`). All other messages are parsed here. Times are
+in microseconds since 1970 in UTC; positions (LSN) are integers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from headwater.core.clock import Microseconds
 from headwater.core.errors import CorruptionError
 
 ENVELOPE_BYTES = 25
-"""What comes before a message: the letter w, where it begins and ends in the WAL, and the server's time."""
+"""Size of the envelope before a message: the letter w, the start and end of the message in the WAL, and the server's time."""
 XLOG, KEEPALIVE = b"wk"
 ROWS = frozenset(b"IUD")
-"""The first bytes of messages of rows: insert, update, delete."""
+"""First bytes of row messages: insert, update, delete."""
 _EPOCH_US = 946_684_800_000_000
-"""2000-01-01, where Postgres counts from."""
+"""Epoch of Postgres, 2000-01-01, in microseconds since 1970."""
 
 
 @dataclass(frozen=True)
 class Keepalive:
-    """The server is there, and has sent everything up to `end`; it may want to hear from us at once."""
+    """Keepalive: the server has sent everything up to `end`. `reply`: the server asks for an immediate status update."""
 
     end: int
     time_us: Microseconds
@@ -34,7 +34,7 @@ class Keepalive:
 
 @dataclass(frozen=True)
 class Begin:
-    """The rows that follow, up to `CommitMessage`, are of one transaction, whose commit record is at `lsn`."""
+    """Begin of a transaction, whose commit record is at `lsn`. The rows up to `CommitMessage` belong to it."""
 
     lsn: int
     time_us: Microseconds
@@ -43,7 +43,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class CommitMessage:
-    """The transaction is whole; `end` is the position behind it."""
+    """Commit of a transaction; `end` is the position after its commit record."""
 
     lsn: int
     end: int
@@ -52,7 +52,7 @@ class CommitMessage:
 
 @dataclass(frozen=True)
 class OriginMessage:
-    """The transaction came to the server by replication itself."""
+    """Origin of a transaction that reached the server by replication."""
 
     lsn: int
     name: str
@@ -60,7 +60,7 @@ class OriginMessage:
 
 @dataclass(frozen=True)
 class RelationColumn:
-    """A column as it is sent. `key`: it is part of the replica identity."""
+    """A published column. `key`: the column is part of the replica identity."""
 
     name: str
     type_oid: int
@@ -70,7 +70,7 @@ class RelationColumn:
 
 @dataclass(frozen=True)
 class RelationMessage:
-    """What a table's rows look like from here on. `identity`: d(efault), n(othing), f(ull) or i(ndex)."""
+    """Description of a table for the rows that follow. `identity`: d(efault), n(othing), f(ull) or i(ndex)."""
 
     oid: int
     namespace: str
@@ -80,13 +80,13 @@ class RelationMessage:
 
     @property
     def table(self) -> str:
-        """Its name with the schema's, as messages to people have it."""
+        """Qualified name of the table for messages to users."""
         return f"{self.namespace}.{self.name}"
 
 
 @dataclass(frozen=True)
 class TypeName:
-    """The name of a type that is not built in."""
+    """Name of a type that is not built in."""
 
     oid: int
     namespace: str
@@ -95,7 +95,7 @@ class TypeName:
 
 @dataclass(frozen=True)
 class Truncate:
-    """Tables are empty from here on."""
+    """TRUNCATE of tables."""
 
     oids: tuple[int, ...]
     cascade: bool
@@ -104,8 +104,8 @@ class Truncate:
 
 @dataclass(frozen=True)
 class LogicalMessage:
-    """What someone wrote with pg_logical_emit_message; one that is not `transactional` counts at once, whatever becomes
-    of its transaction."""
+    """A message written with pg_logical_emit_message. A message that is not `transactional` is valid at once, even if the
+    transaction that wrote it aborts."""
 
     transactional: bool
     lsn: int
@@ -115,7 +115,8 @@ class LogicalMessage:
 
 @dataclass(frozen=True)
 class StreamStart:
-    """What follows, up to `StreamStop`, is of a transaction that is still under way on the server."""
+    """Start of a block of a streamed transaction, which is still in progress on the server. The block ends with
+    `StreamStop`."""
 
     xid: int
     first: bool
@@ -123,12 +124,12 @@ class StreamStart:
 
 @dataclass(frozen=True)
 class StreamStop:
-    """The piece of a streamed transaction ends."""
+    """End of a block of a streamed transaction."""
 
 
 @dataclass(frozen=True)
 class StreamCommit:
-    """A streamed transaction is whole."""
+    """Commit of a streamed transaction."""
 
     xid: int
     lsn: int
@@ -138,7 +139,7 @@ class StreamCommit:
 
 @dataclass(frozen=True)
 class StreamAbort:
-    """A streamed transaction, or one within it (then `subxid` is another than `xid`), never was."""
+    """Abort of a streamed transaction, or of a subtransaction if `subxid` differs from `xid`."""
 
     xid: int
     subxid: int
@@ -146,7 +147,7 @@ class StreamAbort:
 
 @dataclass(frozen=True)
 class BeginPrepare:
-    """The rows that follow, up to `Prepare`, are of a transaction that is prepared and not committed."""
+    """Begin of a prepared transaction. The rows up to `Prepare` belong to it; it is not committed yet."""
 
     lsn: int
     end: int
@@ -157,7 +158,7 @@ class BeginPrepare:
 
 @dataclass(frozen=True)
 class Prepare:
-    """A transaction is prepared: whether it will be committed is not known. `streamed` if it came in pieces."""
+    """PREPARE of a transaction, which may still be committed or rolled back. `streamed` if it was sent in blocks."""
 
     lsn: int
     end: int
@@ -169,7 +170,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class CommitPrepared:
-    """A prepared transaction is committed."""
+    """Commit of a prepared transaction."""
 
     lsn: int
     end: int
@@ -180,7 +181,7 @@ class CommitPrepared:
 
 @dataclass(frozen=True)
 class RollbackPrepared:
-    """A prepared transaction never was."""
+    """Rollback of a prepared transaction."""
 
     prepare_end: int
     end: int
@@ -210,9 +211,9 @@ Message = (
 
 
 def unpack(data: bytes, *, streamed: bool = False) -> Message:
-    """What one CopyData says that is not of a row; `streamed` if it comes between StreamStart and StreamStop.
+    """Parse one CopyData that is not a row message; `streamed` if it was sent between StreamStart and StreamStop.
 
-    CorruptionError for bytes that are no message of this protocol.
+    CorruptionError for bytes that are not a message of this protocol.
     """
     kind = data[0]
     try:
@@ -233,7 +234,7 @@ def unpack(data: bytes, *, streamed: bool = False) -> Message:
 
 
 class _Fields:
-    """The fields of a message, one after the other."""
+    """Reads the fields of a message in order."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -256,7 +257,7 @@ class _Fields:
         return self._data[self._at : self._at + length]
 
     def skip_xid(self, streamed: bool) -> None:
-        """Within a stream, messages that may be of a transaction within it say which."""
+        """Skip the subtransaction id, which messages have within a stream."""
         if streamed:
             self._at += 4
 

@@ -57,22 +57,22 @@ SELECT t.oid::bigint, n.nspname::text, t.typname::text, t.typbasetype::bigint, t
        CASE WHEN e.typarray = t.oid THEN e.oid ELSE 0 END::bigint, coalesce(e.typdelim, ',')::text
 FROM wanted JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_type e ON e.oid = t.typelem
 """
-"""What has to be known of types, given their oids, and of those that they are made of; for `read_types`."""
+"""Query for the types with given oids and the types that they are based on; `read_types` reads the result."""
 
 
 @dataclass(frozen=True)
 class TypeFacts:
-    """What the server's catalog says of a type; oids are 0 where there is nothing."""
+    """A type in the server's catalog; oids are 0 where they do not apply."""
 
     oid: int
     namespace: str
     name: str
     base: int
-    """Of a domain: what it is based on, with `typmod` and `dimensions`."""
+    """Base type of a domain, to which `typmod` and `dimensions` belong."""
     typmod: int
     dimensions: int
     element: int
-    """Of an array: what it has, written with `delimiter` between."""
+    """Element type of an array, whose text form separates elements by `delimiter`."""
     delimiter: str
 
 
@@ -81,7 +81,7 @@ Types = Mapping[int, TypeFacts]
 
 @dataclass(frozen=True)
 class ColumnType:
-    """The counterpart of a column's type: the type in a topic, and how its values are read."""
+    """Counterpart of a Postgres column type: the type in the topic, and the converter of its values."""
 
     kind: pa.DataType
     convert: Converter = field(compare=False)
@@ -104,26 +104,27 @@ _SCALARS: dict[int, ColumnType] = {
     1184: ColumnType(TIMESTAMP, timestamps(TIMESTAMP)),
     5069: ColumnType(_XID8, casting(_XID8)),
 }
-"""Built-in types by their oids, which never change; all that are not here are texts."""
+"""Built-in types by oid, which is fixed; all types not listed become strings."""
 
 
 def read_types(rows: Iterable[Sequence[Any]]) -> dict[int, TypeFacts]:
-    """The types that TYPES_SQL found."""
+    """Return the types in the result of TYPES_SQL, by oid."""
     return {row[0]: TypeFacts(*row) for row in rows}
 
 
 def unknown_types(oids: Iterable[int], types: Types) -> list[int]:
-    """The types among these that the server's catalog has to be asked about: not built-in scalars, and not known yet."""
+    """Return the oids that must be looked up in the server's catalog: neither built-in scalars nor in `types` already."""
     return sorted({oid for oid in oids if oid not in types and oid not in _SCALARS and oid != _NUMERIC})
 
 
 def counterpart(
     oid: int, typmod: int, types: Types, *, dimensions: int = 1, declared: pa.DataType | None = None
 ) -> ColumnType:
-    """The column type for a Postgres type; `declared` is what the user wants instead.
+    """Return the column type for a Postgres type; `declared` is the type that the user chose instead of the default.
 
-    `typmod` as in pg_attribute, -1 for none; `dimensions` of an array as declared. A type that the catalog does not know, for
-    instance because it was dropped since, is a text. SchemaError for a declared type that its values cannot have.
+    `typmod` is as in pg_attribute, -1 for none; `dimensions` of an array as declared. A type that is missing in the catalog,
+    for instance because it was dropped since, becomes a string. SchemaError if values of the type cannot have the declared
+    type.
     """
     facts = types.get(oid)
     while facts is not None and facts.base:
@@ -145,7 +146,7 @@ def counterpart(
 
 
 def _decimal(typmod: int) -> pa.DataType | None:
-    """DECIMAL for a numeric's typmod, None where it has no precision or too great a one."""
+    """Return DECIMAL for the typmod of a numeric; None if it has no precision, or more than 38 digits."""
     if typmod < 4:
         return None
     precision = (typmod - 4) >> 16 & 0xFFFF

@@ -1,9 +1,9 @@
-"""Values as Postgres writes them, turned into Arrow columns: exactly, many at a time.
+"""Converts text values of Postgres to Arrow columns: exactly, many at a time.
 
-A converter takes a column of texts (`cutting`) and gives one of its type, with the same nulls; it raises one of `UNFIT` if a
-value has no counterpart there. Which converter a type has is in `pgtypes`.
+A converter takes a column of texts (`buffer_slices`) and returns a column of its type with the same nulls; it raises one of
+`UNFIT` if the type cannot represent a value. `postgres_types` assigns converters to types.
 
-What is written depends on settings of the session: `SETTINGS` are those that are relied on here.
+The text form of values depends on session settings: this module relies on `SETTINGS`.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ SETTINGS: Mapping[str, str] = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
 }
-"""What every session that hands over values has to set; `lc_monetary` is left as it is, for money means what it says there."""
+"""Settings that every session which sends values must have. `lc_monetary` keeps the server's setting: money is stored in that
+format."""
 
 _CAST, _EQUAL, _TRUE = pc.get_function("cast"), pc.get_function("equal"), pa.scalar("t")
 _DAY_US = 86_400_000_000
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _LAST_DAY, _FIRST_DAY = date.max.toordinal() - _EPOCH_DAY, date.min.toordinal() - _EPOCH_DAY
 _ODD_TIME = r"^\d{5,}-|^-?infinity$| BC$"
-"""Times that are not between the years 1 and 9999."""
+"""Dates and times outside the years 1 to 9999."""
 _TIME = re.compile(
     r"(\d{4,})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:\+00)?)?( BC)?", re.ASCII
 )
 _NOT_PLAIN_ARRAY = r'["\\]|^\[|.\{'
 _ELEMENTS = {
     d: re.compile(rf'"((?:[^"\\]|\\.)*)"|([^{d}{{}}"]+)', re.DOTALL)
-    for d in (",", ";")  # boxes alone are split by semicolons
+    for d in (",", ";")  # only arrays of boxes use semicolons
 }
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def casting(kind: pa.DataType) -> Converter:
-    """For types that Arrow reads as Postgres writes them: integers, floats, decimals. NaN is no decimal."""
+    """Return a converter for types whose text form Arrow can parse: integers, floats, decimals. NaN is not a decimal."""
 
     options = pc.CastOptions.safe(kind)
 
@@ -60,18 +61,18 @@ def casting(kind: pa.DataType) -> Converter:
 
 
 def booleans(text: pa.Array) -> pa.Array:
-    """Booleans: t and f."""
+    """Convert booleans: t and f."""
     return _EQUAL.call([text, _TRUE])
 
 
 def strings(text: pa.Array) -> pa.Array:
-    """Any text, as it is, checked to be UTF-8: a database in SQL_ASCII has whatever its clients wrote."""
+    """Return texts unchanged, validated as UTF-8: a database with encoding SQL_ASCII may contain any bytes."""
     text.validate(full=True)
     return text
 
 
 def binaries(text: pa.Array) -> pa.Array:
-    r"""Bytes (bytea) in hex, \x and two digits for each byte."""
+    r"""Convert bytea in hex format: \x and two digits per byte."""
     starts, ends, data = bounds_of(text)
     valid = np.asarray(text.is_valid())
     starts, ends = starts + 2 * valid, np.where(valid, ends, starts)
@@ -90,8 +91,9 @@ def binaries(text: pa.Array) -> pa.Array:
 
 
 def timestamps(kind: pa.DataType) -> Converter:
-    """Times in UTC with microseconds, whatever their year; infinity is the last microsecond of the year 9999 and -infinity
-    the first of the year 1: what Python and most others can still show. Years after 294246 do not fit."""
+    """Return a converter for timestamps in UTC with microseconds, of any year. infinity becomes the last microsecond of the
+    year 9999 and -infinity the first of the year 1: the bounds that Python and most other systems support. Years after 294246
+    do not fit."""
 
     usual = casting(kind)
 
@@ -105,7 +107,7 @@ def timestamps(kind: pa.DataType) -> Converter:
 
 
 def dates(text: pa.Array) -> pa.Array:
-    """Dates, whatever their year; infinity is the last day of the year 9999 and -infinity the first of the year 1."""
+    """Convert dates of any year; infinity becomes the last day of the year 9999 and -infinity the first of the year 1."""
     try:
         return text.cast(pa.date32())
     except pa.ArrowInvalid:
@@ -113,7 +115,8 @@ def dates(text: pa.Array) -> pa.Array:
 
 
 def lists(element: Converter, kind: pa.DataType, delimiter: str = ",") -> Converter:
-    """Arrays of one dimension, of elements of `kind`. Bounds other than from 1 are not kept; more dimensions do not fit."""
+    """Return a converter for one-dimensional arrays of elements of `kind`. Lower bounds other than 1 are lost; more dimensions
+    do not fit."""
 
     def convert(text: pa.Array) -> pa.Array:
         if pc.any(pc.match_substring_regex(text, _NOT_PLAIN_ARRAY)).as_py():
@@ -129,7 +132,7 @@ def lists(element: Converter, kind: pa.DataType, delimiter: str = ",") -> Conver
 
 
 def _odd_times(text: pa.Array, kind: pa.DataType, read: Callable[[str], int]) -> pa.Array:
-    """Times of which some are not of a year between 1 and 9999: those one by one."""
+    """Convert dates or timestamps; values outside the years 1 to 9999 are converted one by one."""
     odd = np.asarray(pc.fill_null(pc.match_substring_regex(text, _ODD_TIME), False))
     stored = pa.int32() if pa.types.is_date(kind) else pa.int64()
     usual = pc.if_else(pa.array(odd), None, text).cast(kind).cast(stored)
@@ -156,21 +159,21 @@ def _odd_microseconds(text: str) -> int:
 
 
 def _parts(text: str) -> tuple[int, int]:
-    """Days since 1970 and microseconds within the day."""
+    """Return the days since 1970 and the microseconds within the day."""
     found = _TIME.fullmatch(text)
     if not found:
         raise ValueError("not a time as Postgres writes it")
     year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
     microsecond = int((found[7] or "").ljust(6, "0"))
     if found[8]:
-        year = 1 - year  # before the year 1 is the year 1 BC
-    cycles, year = divmod(year - 1, 400)  # the calendar repeats itself, and Python knows the years 1 to 9999
+        year = 1 - year  # 1 BC is the year 0
+    cycles, year = divmod(year - 1, 400)  # the calendar repeats every 400 years; Python has 1 to 9999
     days = date(year + 1, month, day).toordinal() - _EPOCH_DAY + cycles * 146_097
     return days, ((hour * 60 + minute) * 60 + second) * 1_000_000 + microsecond
 
 
 def _split(text: pa.Array, delimiter: str) -> pa.ListArray:
-    """Arrays without quotes: no element is empty, and NULL is none."""
+    """Split arrays without quotes, in which no element is an empty string."""
     parts = pc.split_pattern(pc.utf8_trim(text, "{}"), delimiter)
     values, lengths = parts.flatten(), np.asarray(pc.fill_null(pc.list_value_length(parts), 0))
     empty = np.asarray(pc.fill_null(pc.equal(text, "{}"), False))

@@ -1,7 +1,8 @@
-"""What a Postgres table is to Headwater: how its rows are decoded, which topic it fills, and what a change of it means there.
+"""Mapping of a Postgres table to Headwater: how its rows are decoded, which topic it fills, and how the topic follows schema
+changes.
 
-The replication stream describes a table before its first row and again after each change (`RelationMessage`); what it leaves out,
-such as a primary key beside REPLICA IDENTITY FULL, comes from the server's catalog (`TableFacts`).
+The replication stream describes a table before its first row and again after each change (`RelationMessage`). Facts missing in
+the stream, such as the primary key of a table with REPLICA IDENTITY FULL, come from the server's catalog (`TableFacts`).
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisreplident
 WHERE c.oid = ANY(%s::oid[])
 ORDER BY c.oid, a.attnum
 """
-"""What has to be known of tables, given their oids; for `read_tables`."""
+"""Query for the tables with given oids; `read_tables` reads the result."""
 
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """A column in the server's catalog. `generated` is s(tored), v(irtual) or nothing."""
+    """A column in the server's catalog. `generated` is s(tored), v(irtual) or empty."""
 
     name: str
     type_oid: int
@@ -61,8 +62,8 @@ class ColumnFacts:
 class TableFacts:
     """A table in the server's catalog.
 
-    `primary_key` is empty if the key is deferrable: within a transaction two rows may then have it. `identity_key` are the
-    columns of the index that REPLICA IDENTITY USING INDEX names.
+    `primary_key` is empty if the key is deferrable, because two rows may then have the same key within a transaction.
+    `identity_key` are the columns of the index named by REPLICA IDENTITY USING INDEX.
     """
 
     oid: int
@@ -75,8 +76,8 @@ class TableFacts:
     identity_key: tuple[str, ...]
 
     def relation(self, published: Collection[str] | None = None) -> RelationMessage:
-        """The table as the stream will describe it, with the columns that are `published`; all that are not generated if
-        that is not known."""
+        """Return the description of the table as the stream will send it, with the columns that are `published`; None means all
+        columns that are not generated."""
         keys = {"d": self.primary_key, "i": self.identity_key, "n": ()}
         key = keys.get(self.identity, tuple(column.name for column in self.columns))
         columns = [
@@ -97,34 +98,35 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class CapturedTable:
-    """How the rows of a table are decoded. `keyless` is why there is no key, if there is none: the topic is append-only."""
+    """Decoder of a table's rows. `keyless` is the reason why there is no key, None with a key; without a key, the topic is
+    append-only."""
 
     relation: RelationMessage
     columns: tuple[TableColumn, ...]
     key: tuple[str, ...]
     keyless: str | None
     divided: bool = False
-    """It has partitions. One that has not may have tables that inherit from it, whose rows are not its own."""
+    """Whether the table is partitioned. Tables may inherit from a table that is not; their rows are not rows of the table."""
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The table's columns, nullable, and `_op`."""
+        """The table's columns, all nullable, and `_op`."""
         return pa.schema([*((c.name, c.type.kind) for c in self.columns), ("_op", OP_TYPE)])
 
     @cached_property
     def stamped_schema(self) -> pa.Schema:
-        """The same, and where rows come from."""
+        """The columns of `schema` and the capture columns with the origin of each row."""
         return pa.schema([*self.schema, *CAPTURED])
 
     @cached_property
     def key_places(self) -> tuple[int, ...]:
-        """Where the key's columns are."""
+        """Indices of the key columns in `schema`."""
         return tuple(self.schema.names.index(name) for name in self.key)
 
 
 @dataclass(frozen=True)
 class UnsupportedChange:
-    """A change of a table that its topic cannot follow."""
+    """A schema change that the topic cannot follow."""
 
     column: str
     reason: str
@@ -132,9 +134,9 @@ class UnsupportedChange:
 
 @dataclass(frozen=True)
 class Evolution:
-    """What a change of a table means for its topic. `definition` is the topic afterwards; the one before if nothing changes.
+    """Effect of a schema change on the topic. `definition` is the topic after the change; unchanged if there is no effect.
 
-    Columns that were dropped stay in the topic and are null from then on; a renamed one is one dropped and one added.
+    Dropped columns stay in the topic and are null from then on; a renamed column is one dropped and one added.
     """
 
     definition: TopicDefinition
@@ -145,10 +147,10 @@ class Evolution:
 
 
 def read_tables(rows: Iterable[Sequence[Any]]) -> dict[int, TableFacts]:
-    """The tables that RELATIONS_SQL found, by oid."""
+    """Return the tables in the result of RELATIONS_SQL, by oid."""
     found = {}
     for (oid, namespace, name, kind, identity), group in groupby(rows, key=lambda row: tuple(row[:5])):
-        columns = [row for row in group if row[5] is not None]  # a table may have none
+        columns = [row for row in group if row[5] is not None]  # a table may have no columns
         keys = [
             tuple(row[5] for row in sorted(columns, key=lambda row: row[at] or 0) if row[at] is not None)
             for at in (10, 11)
@@ -164,10 +166,10 @@ def table_of(
     types: Types,
     declared: Mapping[str, pa.DataType] | None = None,
 ) -> CapturedTable:
-    """How to decode rows of a table as the stream describes it.
+    """Return the decoder for rows of a table as the stream describes it.
 
-    `facts` are the catalog's, None if the table is gone there; `types` has all that `unknown_types` named; `declared` are
-    column types that the user wants instead of the usual ones. SchemaError if a declared type does not fit.
+    `facts` is the table in the catalog, None if it was dropped; `types` has all types that `unknown_types` returned; `declared`
+    are column types that the user chose instead of the default. SchemaError if a declared type does not fit.
     """
     dimensions = {column.name: column.dimensions for column in facts.columns} if facts else {}
     columns = []
@@ -194,8 +196,8 @@ def table_of(
 def definition_of(
     table: CapturedTable, topic: str, source: str, options: Mapping[str, Any] | None = None
 ) -> TopicDefinition:
-    """The topic that a table fills. No column but those of the key is NOT NULL: the catalog of today says nothing of the
-    rows of the past that the stream brings."""
+    """Return the topic that a table fills. Only key columns are NOT NULL: the current catalog does not describe the older rows
+    that the stream may still send."""
     schema = pa.schema([pa.field(column.name, column.type.kind) for column in table.columns])
     definition = define_topic(topic, schema, key=table.key, options=options)
     definition = dataclasses.replace(definition, captured_by=source)
@@ -204,7 +206,7 @@ def definition_of(
 
 
 def evolve(definition: TopicDefinition, table: CapturedTable) -> Evolution:
-    """What a table as it is now means for the topic that it fills."""
+    """Return the effect of the current columns of a table on the topic that it fills."""
     now = {column.name: column.type.kind for column in table.columns}
     added, widened, refused = [], [], []
     dropped = [f.name for f in definition.schema if f.name not in now]
@@ -227,7 +229,7 @@ def evolve(definition: TopicDefinition, table: CapturedTable) -> Evolution:
 
 
 def _key(relation: RelationMessage, facts: TableFacts | None) -> tuple[tuple[str, ...], str | None]:
-    """The columns that tell rows apart in every message of them, or why there are none."""
+    """Return the columns that identify a row in every message, and None; or no columns, and the reason."""
     sent = [column.name for column in relation.columns]
     flagged = [column.name for column in relation.columns if column.key]
     primary = facts.primary_key if facts else ()
@@ -252,7 +254,7 @@ def _key_reason(definition: TopicDefinition, table: CapturedTable) -> str:
 
 
 def _fits(kind: pa.DataType, into: pa.DataType) -> bool:
-    """Whether every value of one type is the same value in another, which a topic has already."""
+    """Whether a column of a topic with type `into` can hold every value of type `kind` unchanged."""
     if kind == into or into in WIDER.get(kind, ()):
         return True
     if not (pa.types.is_decimal128(kind) and pa.types.is_decimal128(into)):

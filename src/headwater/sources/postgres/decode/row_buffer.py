@@ -1,7 +1,7 @@
-"""Rows of the replication stream as they come in: kept by table, in order, as bytes.
+"""Buffers rows of the replication stream: undecoded bytes, by table and in order.
 
-The order between tables of one transaction is not kept: a transaction is appended as a whole. The order within a table is.
-Whoever reads the stream takes what was kept from time to time, and has it decoded (`decoding`).
+The order between tables of one transaction is not kept: a transaction is appended as a whole. The order within a table is kept.
+The caller takes the buffered rows from time to time and decodes them (`decode_rows`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headwater.sources.postgres.decode.pgoutput import (
 )
 
 _OID_AT = ENVELOPE_BYTES + 1
-"""Where a message says which table its row is of; within a stream four bytes later, for it says the transaction first."""
+"""Offset of the table oid in a row message; within a stream it is four bytes later, after the transaction id."""
 
 
 @dataclass(frozen=True)
 class CapturedTransaction:
-    """What its rows say of where they come from: `position` is the LSN behind its commit."""
+    """Origin of captured rows: their transaction. `position` is the LSN after its commit."""
 
     xid: int
     position: int
@@ -40,10 +40,10 @@ class CapturedTransaction:
 
 @dataclass
 class RowRun:
-    """Messages of rows of one table, in order, with the shape that they have.
+    """Row messages of one table, in order, with the same description of the table.
 
-    `transactions` are (number of the message behind the last one that is of it, which), ascending; messages that are not
-    of any yet come last. `streamed`: the messages say which transaction within the streamed one they are of.
+    `transactions` are pairs in ascending order: the index after the last message of a transaction, and the transaction.
+    Messages of a transaction that is not complete come last. `streamed`: the messages contain the id of their subtransaction.
     """
 
     relation: RelationMessage
@@ -54,7 +54,7 @@ class RowRun:
 
 @dataclass
 class _Open:
-    """What is kept of the plain transactions, or of one that is streamed or prepared."""
+    """Buffered rows of the transactions that are not streamed, or of one streamed or prepared transaction."""
 
     relations: dict[bytes, RelationMessage] = field(default_factory=dict)
     latest: dict[bytes, RowRun] = field(default_factory=dict)
@@ -62,25 +62,25 @@ class _Open:
 
 
 class RowBuffer:
-    """Takes one CopyData after the other; keeps the rows and tells the rest.
+    """Takes each CopyData of the stream: buffers rows, and returns other messages.
 
-    Tables that were described within a streamed transaction are known to it alone until it is committed.
+    Descriptions of tables within a streamed transaction apply only to that transaction until it is committed.
     """
 
     def __init__(self) -> None:
         self.rows = 0
-        """How many rows are kept."""
+        """Number of buffered rows."""
         self.bytes = 0
-        """How many bytes they have."""
+        """Number of bytes of the buffered rows."""
         self._plain = _Open()
         self._others: dict[int, _Open] = {}
         self._now = self._plain
         self._oid_at = _OID_AT
 
     def feed(self, data: bytes) -> Message | None:
-        """Take one CopyData with its envelope. None if it is a row, which is kept, else what it says.
+        """Take one CopyData with its envelope. Returns None for a row, which is buffered, else the parsed message.
 
-        What concerns tables and streams is also acted on here; of the rest the caller makes what it likes.
+        Messages about tables and streams also update the buffer; the caller handles all others.
         """
         if data[0] == XLOG and data[ENVELOPE_BYTES] in ROWS:
             at = self._oid_at
@@ -106,7 +106,8 @@ class RowBuffer:
         return message
 
     def seal(self, transaction: CapturedTransaction) -> None:
-        """The transaction is whole: what is kept of it says so. A streamed one is still to be taken by its xid."""
+        """Mark the buffered rows as rows of a complete transaction. Rows of a streamed transaction must still be taken by its
+        xid."""
         for run in self._others.get(transaction.xid, self._plain).runs:
             behind = run.transactions[-1][0] if run.transactions else 0
             if len(run.messages) > behind:
@@ -114,16 +115,16 @@ class RowBuffer:
 
     @property
     def has_open(self) -> bool:
-        """Whether rows are kept of the plain transaction that is not whole."""
+        """Whether rows of an incomplete transaction that is not streamed are buffered."""
         return any(
             len(run.messages) > (run.transactions[-1][0] if run.transactions else 0)
             for run in self._plain.runs
         )
 
     def take(self, xid: int | None = None) -> list[RowRun]:
-        """Hand over what is kept: of a transaction that is streamed or prepared, by its xid, or of all plain ones.
+        """Return and remove the buffered rows: of the streamed or prepared transaction `xid`, or of all other transactions.
 
-        Runs of one table come in order. What comes in later goes into new ones.
+        Runs of one table are in order. Later rows begin new runs.
         """
         open_ = self._plain if xid is None else self._others.get(xid, _Open())
         runs, open_.runs = open_.runs, []
@@ -133,8 +134,8 @@ class RowBuffer:
         return [run for run in runs if run.messages]
 
     def end(self, xid: int, *, committed: bool) -> None:
-        """A streamed or prepared transaction is over. What it still has here is dropped; what it said of tables holds from
-        now on if it was committed."""
+        """End a streamed or prepared transaction. Its remaining rows are dropped; its descriptions of tables become valid for
+        all transactions if it was committed."""
         open_ = self._others.pop(xid, _Open())
         for run in open_.runs:
             self._forget(run.messages)
@@ -143,7 +144,7 @@ class RowBuffer:
                 self._describe(relation)
 
     def relation(self, oid: int) -> RelationMessage | None:
-        """How a table was last described, as far as concerns what comes next."""
+        """Return the latest description of a table that is valid for the next row; None if the table was not described."""
         return self._known(struct.pack(">I", oid))
 
     @property
