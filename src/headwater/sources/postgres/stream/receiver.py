@@ -1,7 +1,7 @@
-"""Takes in the stream while the reader is busy elsewhere, and tells the server in time that we are alive.
+"""Receives the stream in a thread, and sends status updates to the server in time.
 
-A thread of its own reads ahead, as far as memory is given for it: while the log syncs one append, the rows of the next come in. The
-server hears from it what is durable here, whatever the reader does meanwhile.
+The thread reads ahead up to a memory limit: while the log syncs one append, the rows of the next are received. It also confirms
+to the server what the log has durably, whatever the reader is doing.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from headwater.core.errors import SourceError
 from headwater.sources.postgres.server.connection import Replication
 
 EVERY_S = 10.0
-"""The least often that the server hears from us."""
+"""Longest interval between status updates to the server."""
 AHEAD_BYTES_MAX = 16 << 20
 DRAIN_MESSAGES, DRAIN_BYTES = 2_000, 4 << 20
-"""What is read at a time: with what is ahead, and one message that is larger, it is less than an Arrow column can have."""
+"""Limits of one read. Together with the read-ahead and one larger message, the bytes stay below the limit of an Arrow
+column."""
 _PAUSE_S = 0.1
 
 
 class Receiver:
-    """Messages of the stream, in order, as they come in."""
+    """Buffers the messages of the stream in the order of their arrival."""
 
     def __init__(self, replication: Replication, durable: Callable[[], int], timeout_ms: int) -> None:
         self._replication = replication
@@ -40,11 +41,12 @@ class Receiver:
 
     @property
     def has_more(self) -> bool:
-        """Whether messages are here that were not taken."""
+        """Whether the buffer has messages."""
         return bool(self._messages)
 
     def take(self, messages_max: int, wait_s: float) -> list[bytes]:
-        """The messages that are here, the oldest first; waits for some if there are none. Raises what has ended the stream."""
+        """Return buffered messages, the oldest first; waits up to `wait_s` if there are none. Raises the error that ended the
+        stream."""
         with self._changed:
             if not self._messages and self._error is None and wait_s > 0:
                 self._changed.wait(wait_s)
@@ -61,14 +63,14 @@ class Receiver:
         return taken
 
     def tell(self, *, always: bool = False) -> None:
-        """Tell the server what is durable, at once, if there is something new to tell."""
+        """Confirm the durable position to the server if it has advanced, or `always`."""
         durable = max(self._durable(), 0)
         if always or durable > self._told:
             self._replication.confirm(durable, durable)
             self._told, self._told_at = durable, time.monotonic()
 
     def close(self) -> None:
-        """Take in no more."""
+        """Stop receiving."""
         with self._changed:
             self._stop = True
             self._changed.notify()

@@ -1,7 +1,7 @@
-"""A transaction that is not whole yet: its rows in order, in memory while they are few, else in a temporary file.
+"""Rows of a transaction that is not committed yet, in order: in memory while they are few, else in a temporary file.
 
-Rows are kept as they came. What was undone within the transaction, or came before a TRUNCATE of its table in it, is left out
-when they are read back.
+Rows are stored as received. Rows of aborted subtransactions, and rows before a TRUNCATE of their table in the same transaction,
+are left out when the rows are read back.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from headwater.sources.postgres.decode.pgoutput import ENVELOPE_BYTES, LogicalMe
 from headwater.sources.postgres.decode.row_buffer import CapturedTransaction, RowRun
 
 MEMORY_BYTES_MAX = 32 << 20
-"""What a transaction may have in memory before it goes to disk; also what of one is decoded at a time."""
+"""Number of bytes of a transaction kept in memory before it is spilled to disk; also the number of bytes decoded at a time."""
 _XID_AT = ENVELOPE_BYTES + 1
-"""Where a message within a stream says which transaction it is of."""
+"""Offset of the subtransaction id in a message within a stream."""
 
 
 @dataclass
 class _Piece:
-    """Messages of one table: in memory, or where they are in the file."""
+    """Messages of one table: in memory, or as a range of the file."""
 
     relation: RelationMessage
     streamed: bool
@@ -38,7 +38,7 @@ class _Piece:
 
 
 class Underway:
-    """One transaction, from its first row to its end."""
+    """A transaction in progress, from its first row to its end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -49,10 +49,10 @@ class Underway:
         self._messages: list[tuple[LogicalMessage, int]] = []
         self._aborted: set[int] = set()
         self.transaction: CapturedTransaction | None = None
-        """Set when it is whole."""
+        """The transaction's origin; None until the commit is received."""
 
     def keep(self, runs: Sequence[RowRun]) -> None:
-        """Take in rows that came after those that are here."""
+        """Append rows to the transaction."""
         for run in runs:
             if run.messages:
                 self._pieces.append(_Piece(run.relation, run.streamed, run.messages, len(run.messages)))
@@ -61,38 +61,38 @@ class Underway:
             self._spill()
 
     def truncate(self, oids: Sequence[int], subxid: int) -> None:
-        """These tables are empty from here on; `subxid` is what undoes it."""
+        """Record a TRUNCATE of tables; it is void if the subtransaction `subxid` aborts."""
         self._truncates.append((len(self._pieces), frozenset(oids), subxid))
 
     def say(self, message: LogicalMessage, subxid: int) -> None:
-        """A message was written within the transaction."""
+        """Record a message written in the transaction."""
         self._messages.append((message, subxid))
 
     def abort(self, subxid: int) -> None:
-        """Everything that a transaction within it did is undone."""
+        """Record the abort of a subtransaction: everything that it wrote is void."""
         self._aborted.add(subxid)
 
     @property
     def is_large(self) -> bool:
-        """Whether it does not fit in memory."""
+        """Whether the transaction was spilled to disk."""
         return self._file is not None
 
     @property
     def truncated(self) -> frozenset[int]:
-        """The tables that it has emptied."""
+        """Oids of the tables that the transaction has truncated."""
         return frozenset().union(*(oids for _, oids, xid in self._truncates if xid not in self._aborted))
 
     @property
     def messages(self) -> list[LogicalMessage]:
-        """What was said in it."""
+        """Messages written in the transaction with pg_logical_emit_message."""
         return [message for message, xid in self._messages if xid not in self._aborted]
 
     def relations(self) -> list[RelationMessage]:
-        """The shapes of its rows, in the order in which they were first met."""
+        """Return the descriptions of the tables with rows, in the order of their first rows."""
         return list(dict.fromkeys(piece.relation for piece in self._living()))
 
     def runs(self) -> Iterator[RowRun]:
-        """Its rows in order, in pieces of bounded size; may be asked for again."""
+        """Yield the rows in order, in runs of bounded size; can be called repeatedly."""
         for piece in self._living():
             for messages in self._read(piece):
                 if self._aborted and piece.streamed:
@@ -103,7 +103,7 @@ class Underway:
                     yield RowRun(piece.relation, piece.streamed, messages, whole)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close and delete the temporary file."""
         if self._file is not None:
             self._file.close()
             self._file = None

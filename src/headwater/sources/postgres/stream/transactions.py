@@ -1,7 +1,7 @@
-"""From messages of the replication stream to whole transactions, in the order in which they were committed.
+"""Assembles messages of the replication stream to whole transactions, in commit order.
 
-Small transactions are gathered, so that one append takes many; a large one is handed over by itself, from its spool. Nothing is
-decoded here.
+Small transactions are grouped, so that one append has many of them; a large one is a group of its own, read from its temporary
+file. Nothing is decoded here.
 """
 
 from __future__ import annotations
@@ -28,64 +28,66 @@ from headwater.sources.postgres.server.stream_overlap import Overlap
 from headwater.sources.postgres.stream.spill import MEMORY_BYTES_MAX, Underway
 
 MARK_PREFIX = "headwater"
-"""Of messages that we write ourselves."""
+"""Prefix of logical messages written by Headwater itself."""
 STREAMED_BYTES_MAX = 4 << 20
-"""Rows of streamed transactions that stay where they were gathered before they are put with those that came before."""
+"""Number of bytes of streamed rows that remain in the row buffer before they are moved to their transaction."""
 
 
 @dataclass
 class TransactionGroup:
-    """Whole transactions that are appended together."""
+    """A group of whole transactions that are appended together."""
 
     end: int
-    """The position behind the last."""
+    """Position after the last transaction."""
     xids: list[int]
     gathered: list[RowRun] = field(default_factory=list)
     large: Underway | None = None
     messages: list[tuple[LogicalMessage, CapturedTransaction]] = field(default_factory=list)
     last: CapturedTransaction | None = None
-    """The last transaction with rows or messages up to its end."""
+    """Last transaction with rows or messages up to the end of the group."""
 
     @property
     def begins(self) -> int:
-        """The position behind the first of them that has rows."""
+        """Position after the first transaction with rows; `end` if none has rows."""
         first = (run.transactions[0][1].position for run in self.gathered if run.transactions)
         return min(first, default=self.end)
 
     @property
     def truncated(self) -> frozenset[int]:
-        """The tables that are emptied before its rows."""
+        """Oids of the tables to be truncated before the group's rows."""
         return frozenset() if self.large is None else self.large.truncated
 
     def relations(self) -> list[RelationMessage]:
-        """The shapes of its rows, in the order in which they were first met."""
+        """Return the descriptions of the tables with rows, in the order of their first rows."""
         if self.large is not None:
             return self.large.relations()
         return list(dict.fromkeys(run.relation for run in self.gathered))
 
     def runs(self) -> Iterator[RowRun]:
-        """Its rows: those of one table in order; may be asked for again."""
+        """Yield the rows, ordered within each table; can be called repeatedly."""
         return iter(self.gathered) if self.large is None else self.large.runs()
 
     def close(self) -> None:
-        """It is in the log, or will be read again."""
+        """Release the group, which is in the log or will be read again."""
         if self.large is not None:
             self.large.close()
 
 
 class TransactionAssembler:
-    """Takes messages in, gives whole transactions out. Those that end at or before `known` are left out, once `overlap` has seen
-    them."""
+    """Turns messages into groups of whole transactions. Transactions that end at or before `known` are compared by `overlap`
+    and left out."""
 
     def __init__(self, known: int, folder: Path, overlap: Overlap | None = None) -> None:
         self.reached = known
-        """Everything that was committed before this position was given out, or is `waiting`."""
+        """Position up to which every committed transaction was returned, or is `waiting`."""
         self.wants_reply = False
         self.described: set[RelationMessage] = set()
-        """How the server has described tables since somebody asked: one that has changed is described again."""
+        """Table descriptions received since the caller last cleared the set: the server describes a table again after it has
+        changed."""
         self.followed: dict[int, tuple[int, int]] = {}
-        """By table described since then: the one described directly before it, and the transaction. So a partition follows the table
-        that its rows are sent as."""
+        """By oid of a table described since then: the oid described directly before it, and the transaction. This shows which
+        partition belongs to a table, because the description of the partition follows that of the table as which its rows are
+        sent."""
         self._described_last: int | None = None
         self._known = known
         self._overlap = overlap
@@ -105,16 +107,16 @@ class TransactionAssembler:
 
     @property
     def rows(self) -> int:
-        """How many rows are kept, of whatever transaction."""
+        """Number of buffered rows of all transactions."""
         return self._gathering.rows
 
     @property
     def waiting(self) -> bool:
-        """Whether there are whole transactions that were not given out."""
+        """Whether whole transactions are waiting to be returned by `take`."""
         return bool(self._xids)
 
     def feed(self, datas: Sequence[bytes]) -> Iterator[TransactionGroup]:
-        """Take in messages; gives what cannot be gathered with others. The rest is for `take`."""
+        """Process messages. Yields groups that must not be combined with others; `take` returns the rest."""
         feed = self._gathering.feed
         for data in datas:
             message = feed(data)
@@ -150,7 +152,7 @@ class TransactionAssembler:
                 self._streams[self._inside].keep(self._gathering.take(self._inside))
 
     def take(self) -> TransactionGroup | None:
-        """The whole transactions that are here."""
+        """Return the waiting transactions as one group, or None."""
         if not self._xids:
             return None
         runs, rest = _split(self._gathering.take())
@@ -161,7 +163,7 @@ class TransactionAssembler:
         return unit
 
     def close(self) -> None:
-        """Forget what is here."""
+        """Discard all transactions in progress."""
         for underway in (*self._streams.values(), *([self._aside] if self._aside else [])):
             underway.close()
 
@@ -232,7 +234,8 @@ class TransactionAssembler:
             self._overlap.reached(end)
 
     def _describe(self, relation: RelationMessage) -> Iterator[TransactionGroup]:
-        """What was committed before a table changed is given out by itself: to its topic the change comes after it."""
+        """Record the description of a table. If a table has changed, transactions committed before are yielded first, so that
+        their rows reach the topic before its columns change."""
         self.described.add(relation)
         xid = self._inside if self._inside is not None else self._begun.xid if self._begun is not None else 0
         if self._described_last is not None:
@@ -261,7 +264,7 @@ class TransactionAssembler:
         elif message.lsn >= self._known:
             if (earlier := self.take()) is not None:
                 yield earlier
-            # A message that is of no transaction has no end of its own, and begins where what came before it ends.
+            # A message outside of a transaction has no end LSN of its own, and its LSN is the end of what came before it.
             transaction = CapturedTransaction(0, max(message.lsn, self._end) + 1, 0)
             self._end = transaction.position
             self.reached = max(self.reached, self._end)
@@ -281,7 +284,7 @@ class TransactionAssembler:
             self._streams[message.xid].abort(message.subxid)
 
     def _set_aside(self) -> Iterator[TransactionGroup]:
-        """Give out what is whole, and keep the transaction under way by itself."""
+        """Yield the whole transactions, and move the rows of the current transaction to a separate buffer."""
         if (earlier := self.take()) is not None:
             yield earlier
         if self._begun is not None:
@@ -294,7 +297,7 @@ class TransactionAssembler:
 
 
 def _split(runs: Sequence[RowRun]) -> tuple[list[RowRun], list[RowRun]]:
-    """What is of whole transactions, and the rest."""
+    """Split runs into rows of whole transactions, and rows of the current transaction."""
     whole, rest = [], []
     for run in runs:
         behind = run.transactions[-1][0] if run.transactions else 0
@@ -308,5 +311,5 @@ def _split(runs: Sequence[RowRun]) -> tuple[list[RowRun], list[RowRun]]:
 
 
 def _subxid(data: bytes) -> int:
-    """The transaction that a message within a stream is of; means nothing elsewhere."""
+    """Return the subtransaction id of a message within a stream; meaningless for other messages."""
     return int.from_bytes(data[ENVELOPE_BYTES + 1 : ENVELOPE_BYTES + 5], "big")
