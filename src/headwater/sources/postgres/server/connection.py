@@ -1,7 +1,7 @@
-"""Connections to a Postgres server: ordinary ones, and those that speak the replication protocol. Nothing else here knows psycopg.
+"""Connections to a Postgres server: ordinary sessions and replication sessions. No other module of the source uses psycopg.
 
-Both have the same settings, so that text comes in one form whoever sends it. Errors of the driver become those of
-`headwater.core.errors`; no message ever has a password in it.
+Both kinds have the same settings, so that values have the same text form from either. Errors of the driver become errors of
+`headwater.core.errors`; messages never contain a password.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SETTINGS = {
     "idle_session_timeout": "0",
     "synchronous_commit": "local",
 }
-"""What every session of ours has. The search path decides how names of types and tables are written out; marks need not wait
-for a standby."""
+"""Settings of every session. The search path determines how names of types and tables are printed; writes of marks need not
+wait for a standby."""
 CONNECT_TIMEOUT_S = 10
 LOCK_WAIT_MS = 3_000
-"""How long a statement waits for a lock. More than deadlock_timeout, after which the server ends an autovacuum that is in the way."""
+"""Longest wait of a statement for a lock. It exceeds deadlock_timeout, after which the server cancels a blocking autovacuum."""
 LOCK_NOT_AVAILABLE = "55P03"
 BLOCK_BYTES = 4 << 20
-"""Copied rows are handed over in pieces of about this size."""
+"""Approximate number of bytes of copied rows yielded at a time."""
 
 _PASSES = ("starting up", "shutting down", "recovery mode", "too many clients", "remaining connection slots",
            "not yet accepting connections", "not accepting connections", "too many connections")  # fmt: skip
@@ -45,14 +45,14 @@ _EPOCH_2000_US = 946_684_800_000_000
 
 
 def hidden(text: str, url: str = "") -> str:
-    """The text without what is secret in it."""
+    """Return the text with secrets masked."""
     for secret in _secrets(url):
         text = text.replace(secret, "***")
     return _SECRET.sub(lambda m: f"{m[1]}***@" if m[1] else f"{m[2]}***", text)
 
 
 def place(url: str) -> str:
-    """Which server and database a URL means, without what is secret in it."""
+    """Return the database and server of a URL for messages, without secrets."""
     try:
         parts = conninfo.conninfo_to_dict(url)
     except psycopg.Error:
@@ -64,7 +64,7 @@ def place(url: str) -> str:
 
 
 class Connection:
-    """An ordinary session in which every statement is its own transaction, unless BEGIN says otherwise."""
+    """An ordinary session in autocommit mode: every statement is its own transaction, unless BEGIN starts one."""
 
     def __init__(self, url: str, source: str) -> None:
         self._url = url
@@ -74,19 +74,19 @@ class Connection:
         """The server's major version."""
 
     def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """The result of a statement. Parameters are `%s` in it; without any, `%` stands for itself."""
+        """Return the result of a statement. Parameters are written `%s`; without parameters, `%` is literal."""
         with self._translated():
             cursor = self._psycopg.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
     def value(self, statement: str, *parameters: Any) -> Any:
-        """The first column of the first row; None if there is no row."""
+        """Return the first column of the first row; None if there is no row."""
         found = self.rows(statement, *parameters)
         return found[0][0] if found else None
 
     def copied(self, statement: str) -> Iterator[list[bytes]]:
-        """The lines of a COPY ... TO STDOUT, in pieces of bounded size. Closed before its end, it has the server stop, which ends the
-        transaction that is under way."""
+        """Yield the lines of a COPY ... TO STDOUT, in parts of bounded size. Closing the iterator early cancels the COPY, which
+        aborts the current transaction."""
         pgconn = self._psycopg.pgconn
         with self._translated():
             pgconn.send_query(statement.encode())
@@ -108,12 +108,12 @@ class Connection:
                     yield lines
         except GeneratorExit:
             if not (ended or self._psycopg.closed):
-                with suppress(SourceError):  # a connection that is lost shows in the next statement
+                with suppress(SourceError):  # a lost connection shows in the next statement
                     self._cancel_copy(pgconn)
             raise
 
     def _cancel_copy(self, pgconn: pq.abc.PGconn) -> None:
-        """Have the server end the COPY that is under way, and leave out what it has sent."""
+        """Cancel the current COPY, and discard the lines received."""
         with self._translated(), suppress(psycopg.errors.QueryCanceled):
             self._psycopg.cancel_safe()
             while not self._lines(pgconn)[1]:
@@ -121,7 +121,7 @@ class Connection:
             _finish(pgconn)
 
     def _lines(self, pgconn: pq.abc.PGconn) -> tuple[list[bytes], bool]:
-        """Some lines of the COPY that is under way, and whether they are the last."""
+        """Return some lines of the current COPY, and whether it has ended."""
         lines: list[bytes] = []
         size, get = 0, pgconn.get_copy_data
         while size < BLOCK_BYTES:
@@ -136,13 +136,13 @@ class Connection:
         return lines, False
 
     def _wait(self) -> None:
-        """Until more has come in. Other threads may run meanwhile."""
+        """Wait until more data has arrived. Other threads may run meanwhile."""
         pgconn = self._psycopg.pgconn
         select.select([pgconn.socket], [], [])
         pgconn.consume_input()
 
     def close(self) -> None:
-        """End the session; a transaction that is under way is undone."""
+        """Close the session; a transaction in progress is rolled back."""
         self._psycopg.close()
 
     @contextmanager
@@ -154,7 +154,7 @@ class Connection:
 
 
 class Replication:
-    """A session that speaks the replication protocol. One thread reads; another may say that we are alive."""
+    """A session with the replication protocol. One thread reads; another one may send status updates."""
 
     def __init__(self, url: str, source: str) -> None:
         self._url = url
@@ -166,18 +166,18 @@ class Replication:
         self.version = self._psycopg.info.server_version // 10_000
 
     def command(self, text: str) -> list[list[str | None]]:
-        """The rows that answer a command."""
+        """Run a command and return its rows."""
         with self._translated():
             self._pg.send_query(text.encode())
             return self._answer()
 
     def begin(self, text: str) -> None:
-        """Send a command whose answer may take long; `answer` has it."""
+        """Send a command that may take long; `answer` returns its result."""
         with self._translated():
             self._pg.send_query(text.encode())
 
     def answer(self, seconds: float) -> list[list[str | None]] | None:
-        """The rows that answer what was begun; None if they are not here within that time."""
+        """Return the rows of the command sent by `begin`; None if they have not arrived within `seconds`."""
         with self._translated():
             if self._pg.is_busy():
                 self.wait(seconds)
@@ -185,7 +185,7 @@ class Replication:
             return None if self._pg.is_busy() else self._answer()
 
     def start(self, slot: str, at: int, options: dict[str, str]) -> None:
-        """Begin to stream from a slot, from the later of this position and the one that was confirmed last."""
+        """Start streaming from a slot, at `at` or the slot's confirmed position, whichever is later."""
         said = ", ".join(f"{name} {literal(value)}" for name, value in options.items())
         with self._translated():
             result = self._pg.exec_(
@@ -194,7 +194,8 @@ class Replication:
             _expect(result, pq.ExecStatus.COPY_BOTH)
 
     def drain(self, messages_max: int, bytes_max: int) -> list[bytes]:
-        """The messages that are here now, without waiting; each is one CopyData with its envelope, and may be as large as a gigabyte."""
+        """Return the messages received so far, without waiting. Each is one CopyData with its envelope, and may be as large as
+        a gigabyte."""
         messages: list[bytes] = []
         get, add = self._pg.get_copy_data, messages.append
         with self._turn, self._translated():
@@ -219,7 +220,7 @@ class Replication:
         return messages
 
     def wait(self, seconds: float) -> bool:
-        """Until something can be read; False if nothing can within that time."""
+        """Wait until data can be read; returns False if none arrived within `seconds`."""
         try:
             return bool(select.select([self._pg.socket], [], [], max(seconds, 0.0))[0])
         except (psycopg.Error, OSError, ValueError):
@@ -228,7 +229,7 @@ class Replication:
             ) from None
 
     def confirm(self, written: int, durable: int) -> None:
-        """Tell the server what we have, and that we are alive. Any thread may."""
+        """Send a status update with the written and the durable position, which is also the keepalive. Thread-safe."""
         now_us = SystemClock().now_us() - _EPOCH_2000_US
         words = b"".join(n.to_bytes(8, "big") for n in (written, durable, durable, now_us))
         with self._turn, self._translated():
@@ -236,7 +237,7 @@ class Replication:
             self._pg.flush()
 
     def close(self) -> None:
-        """Leave, in good order if that is possible."""
+        """Close the session, in good order if possible."""
         with self._turn:
             self._psycopg.close()
 
@@ -259,29 +260,29 @@ class Replication:
 
 
 def identifier(*names: str) -> str:
-    """A name as SQL needs it, quoted; several are one that is qualified."""
+    """Return a quoted SQL identifier; several names form a qualified one."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 def literal(text: str) -> str:
-    """A text as SQL needs it."""
+    """Return a text as an SQL string literal."""
     quoted = "'" + text.replace("'", "''") + "'"
     return f" E{quoted.replace(chr(92), chr(92) * 2)}" if "\\" in text else quoted
 
 
 def lsn_text(lsn: int) -> str:
-    """A position in the write-ahead log as Postgres writes it."""
+    """Return an LSN in the text form of Postgres."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def lsn_of(text: str) -> int:
-    """The position that a text such as 16/B374D848 means."""
+    """Return the LSN of a text such as 16/B374D848."""
     high, _, low = text.partition("/")
     return int(high, 16) << 32 | int(low, 16)
 
 
 def raise_translated(error: psycopg.Error, url: str, source: str) -> NoReturn:
-    """What the driver says, as an error of ours: retryable where waiting may help."""
+    """Raise an error of the driver as an error of Headwater, retryable if waiting may help."""
     if isinstance(error, SourceError):
         raise error
     state = error.sqlstate
@@ -309,7 +310,7 @@ def raise_translated(error: psycopg.Error, url: str, source: str) -> NoReturn:
 def _connect(
     url: str, source: str, lock_wait_ms: int = 0, **more: str
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """A session with our settings. What the server answers before there is a session has no code, only a text."""
+    """Open a session with `SETTINGS`. Errors before the session exists have no SQLSTATE, only a text."""
     try:
         given = conninfo.conninfo_to_dict(url)
     except psycopg.Error:
@@ -359,7 +360,7 @@ def _expect(result: pq.abc.PGresult, status: pq.ExecStatus) -> None:
 
 
 def _finish(pgconn: pq.abc.PGconn) -> None:
-    """Take what ends a copy; raises what went wrong in it, once nothing of it is left on the connection."""
+    """Read the remaining results of a COPY; raises its error once the connection has no results left."""
     failed: pq.abc.PGresult | None = None
     while (result := pgconn.get_result()) is not None:
         if result.status == pq.ExecStatus.FATAL_ERROR:

@@ -1,4 +1,4 @@
-"""What `CREATE SOURCE ... FROM POSTGRES WITH (...)` says, read and checked. Nothing is looked up in the database here."""
+"""Options of `CREATE SOURCE ... FROM POSTGRES WITH (...)`: parsed and checked, without access to the database."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FirstSnapshot = Literal["initial", "incremental", "none"]
 OverBudget = Literal["warn", "stop", "drop_slot"]
 OnGap = Literal["stop", "snapshot"]
 SCHEMA = "public"
-"""The schema of a table that is named without one."""
+"""Schema of a table that is named without a schema."""
 MESSAGES = "messages"
-"""The name of an outbox that has no table."""
+"""Value of the option `outbox` for an outbox without a table."""
 
 _SLOT_NAME = re.compile(r"^[a-z0-9_]{1,63}\Z")
 _PART = r'(?:"((?:[^"]|"")+)"|([A-Za-z_][A-Za-z0-9_$]*|\*))'
@@ -33,12 +33,12 @@ _TABLE = re.compile(
 
 @dataclass(frozen=True)
 class TableName:
-    """A table to be captured; `table` is `*` where all tables of the schema are."""
+    """A table to be captured; `table` is `*` for all tables of the schema."""
 
     schema: str
     table: str
     topic: str
-    """The topic that it becomes: by default of the table's own name."""
+    """Topic of the table; by default it has the name of the table."""
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.table}"
@@ -53,28 +53,31 @@ class PostgresOptions:
     slot: str
     publication: str
     slot_given: bool = False
-    """A slot that the user named is adopted as it is; one of ours may be made anew before anything was read from it."""
+    """Whether the user named the slot: such a slot is used as it is. A slot named by Headwater may be recreated before anything
+    was read from it."""
     publication_given: bool = False
-    """So is a publication, but for tables that it lacks."""
+    """Whether the user named the publication: such a publication is used as it is, but missing tables are added."""
     snapshot: FirstSnapshot = "initial"
-    """initial: all tables as of one moment, in one append. incremental: in chunks beside the stream. none: changes alone."""
+    """initial: all tables as of one point in time, in one append. incremental: in chunks while the stream is read. none:
+    changes only."""
     failover: bool = False
-    """Make the slot one that standbys keep (Postgres 17 and later)."""
+    """Create the slot with failover to standbys (Postgres 17 and later)."""
     max_wal_bytes: int | None = None
-    """How much of its log the server may keep for us."""
+    """Maximum number of bytes of WAL that the server may retain for the slot; None for no limit."""
     over_wal: OverBudget = "warn"
     on_gap: OnGap = "stop"
-    """What happens where the server does not have any more, or is not any more, what the position says."""
+    """What to do if changes are missing: the server no longer has what follows the position, or is not the server of the
+    position."""
     outbox: str | None = None
-    """A table whose rows are events for other topics; 'messages' if events are written with pg_logical_emit_message alone."""
+    """Table whose rows are events for other topics; 'messages' if events are written only with pg_logical_emit_message."""
     outbox_prefix: str = "outbox"
     chunk_rows: int = 50_000
     types: Mapping[str, Mapping[str, pa.DataType]] = field(default_factory=dict)
-    """By table and column: types that the user wants instead of the usual ones."""
+    """By table and column: types that the user chose instead of the default."""
 
     @property
     def outbox_table(self) -> TableName | None:
-        """The table of the outbox, if it has one."""
+        """Table of the outbox; None for an outbox without a table."""
         return None if self.outbox in (None, MESSAGES) else read_table(str(self.outbox))
 
 
@@ -82,7 +85,7 @@ OPTION_NAMES = SOURCE_OPTIONS["postgres"]
 
 
 def read_options(source: str, options: Mapping[str, Any]) -> PostgresOptions:
-    """The checked options; UsageError names what is wrong."""
+    """Return the checked options; UsageError names what is wrong."""
     for name in options:
         if name not in OPTION_NAMES:
             near = difflib.get_close_matches(name, OPTION_NAMES, 1)
@@ -126,7 +129,7 @@ def read_options(source: str, options: Mapping[str, Any]) -> PostgresOptions:
 
 
 def read_tables_option(said: Any) -> tuple[TableName, ...]:
-    """The tables that a text such as `orders, crm."Order" AS crm_orders, sales.*` names."""
+    """Return the tables named by a text such as `orders, crm."Order" AS crm_orders, sales.*`."""
     parts = re.split(r',(?=(?:[^"]*"[^"]*")*[^"]*$)', text(said, "tables")) if said else []
     names = [read_table(part) for part in parts if part.strip()]
     topics: dict[str, TableName] = {}
@@ -141,7 +144,7 @@ def read_tables_option(said: Any) -> tuple[TableName, ...]:
 
 
 def read_types_option(said: Any) -> dict[str, dict[str, pa.DataType]]:
-    """By table and column, the types of a text such as `orders.amount DECIMAL(20, 4), crm.notes.body STRING`."""
+    """Return the types, by table and column, of a text such as `orders.amount DECIMAL(20, 4), crm.notes.body STRING`."""
     found: dict[str, dict[str, pa.DataType]] = {}
     for part in re.split(r",(?![^(<]*[)>])", text(said, "types")) if said else []:
         names, _, kind = part.strip().partition(" ")
@@ -156,7 +159,7 @@ def read_types_option(said: Any) -> dict[str, dict[str, pa.DataType]]:
 
 
 def read_table(part: str) -> TableName:
-    """One table's name: parts without quotes are folded to lower case, as Postgres does."""
+    """Parse the name of one table: unquoted parts are folded to lower case, as in Postgres."""
     match = _TABLE.match(part)
     if not match:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What a server lacks before it can be captured from, each with the statement that mends it. Changes nothing."""
+"""Checks what a server lacks for capture, and gives the statement that fixes each problem. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IDENTITIES = {"n": "NOTHING", "f": "FULL", "i": "USING INDEX", "d": "DEFAULT"}
 
 @dataclass(frozen=True)
 class ServerFinding:
-    """One thing that was looked at: whether it is as capture needs it, in a sentence, and the statement that makes it so."""
+    """Result of one check: whether capture is possible, a sentence, and the statement that fixes a problem."""
 
     status: Literal["ok", "problem"]
     sentence: str
@@ -32,7 +32,7 @@ class ServerFinding:
 
 
 def doctor(url: str, tables: str | Sequence[TableName] = ()) -> list[ServerFinding]:
-    """Look at a server, and at these tables or at all that it has. Never raises for what the server is or says."""
+    """Check a server, and the given tables or all its tables. Problems of the server are returned, never raised."""
     try:
         connection = Connection(url, _WHO)
     except SourceError as error:
@@ -119,7 +119,7 @@ def _standby(connection: Connection) -> Iterator[ServerFinding]:
 
 
 def _slots(connection: Connection) -> Iterator[ServerFinding]:
-    """Slots that nobody reads keep the server's log from being removed."""
+    """Report inactive slots, which make the server retain WAL."""
     if connection.value("SELECT pg_is_in_recovery()"):
         return
     rows: list[tuple[Any, ...]] = connection.rows(
@@ -141,7 +141,7 @@ _LOOKS = (_version, _wal_level, _room, _role, _standby, _slots)
 
 
 def _streaming(url: str) -> list[ServerFinding]:
-    """pg_hba.conf may let a role in and yet not let it replicate."""
+    """Check that a replication connection is possible: pg_hba.conf may allow a role to connect and yet not to replicate."""
     try:
         Replication(url, _WHO).close()
     except SourceError as error:

@@ -1,8 +1,8 @@
-"""What must be there on the server before it can be captured: tables with keys, publications, and a slot that fits.
+"""Preconditions on the server: tables with keys, publications, and a suitable slot.
 
-What is missing is made; what is there is adopted if it fits, else an error says what does not and the statement that mends it.
-A table without a key is published for inserts alone, in a publication of its own: in one that publishes updates Postgres would
-refuse the application's UPDATE and DELETE on it.
+What is missing is created; what exists is used if it is suitable, otherwise an error names the problem and the statement that
+fixes it. A table without a key is published in a separate publication for inserts only: in a publication with updates, Postgres
+would reject the application's UPDATE and DELETE on the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headwater.sources.postgres.server.options import PostgresOptions, TableName
 OLDEST_VERSION = 14
 _PUBLISHED = "insert, update, delete, truncate"
 STORED_GENERATED_FROM = 18
-"""Which version sends stored generated columns."""
+"""First version of Postgres that publishes stored generated columns."""
 
 _TABLES = """
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, c.relreplident::text,
@@ -55,7 +55,7 @@ SELECT n.nspname::text, c.relname::text, c.relpersistence = 'p', c.relreplident:
 FROM pg_partition_tree(%s::int8::oid) t JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE t.isleaf AND c.relkind = 'r' ORDER BY 1, 2
 """
-"""Partitions of a table that have rows themselves, each with its replica identity and the columns of it."""
+"""Query for the leaf partitions of a table, each with its replica identity and the columns of it."""
 _CAPTURED_KINDS = ("r", "p")
 _KINDS = {
     "v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index",
@@ -65,7 +65,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class TableState:
-    """A table as it is in the database now."""
+    """Current state of a table in the database."""
 
     oid: int
     schema: str
@@ -84,14 +84,15 @@ class TableState:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What identifies a row in every change that the server sends: with USING INDEX a delete has just that index's columns."""
+        """Columns that identify a row in every change that the server sends. With REPLICA IDENTITY USING INDEX, a delete has
+        only the columns of that index."""
         if self.identity == "i":
             return self.identity_key
         return () if self.identity == "n" else self.primary_key
 
     @property
     def name(self) -> str:
-        """As SQL needs it."""
+        """Quoted qualified name for SQL."""
         return identifier(self.schema, self.table)
 
     def __str__(self) -> str:
@@ -100,16 +101,16 @@ class TableState:
 
 @dataclass(frozen=True)
 class Captured:
-    """A table that is captured, and the topic that it becomes."""
+    """A captured table and its topic."""
 
     state: TableState
     topic: str
     is_outbox: bool = False
-    """Its rows are events for other topics."""
+    """Whether the table is the outbox, whose rows are events for other topics."""
 
     @property
     def is_keyed(self) -> bool:
-        """Whether its updates and deletes are captured, too."""
+        """Whether updates and deletes of the table are captured, too."""
         return bool(self.state.key) and not self.is_outbox
 
     def __str__(self) -> str:
@@ -118,7 +119,7 @@ class Captured:
 
 @dataclass(frozen=True)
 class SlotState:
-    """A replication slot as it is now."""
+    """Current state of a replication slot."""
 
     name: str
     plugin: str | None
@@ -128,7 +129,7 @@ class SlotState:
     confirmed: int
     wal_status: str | None
     invalid: str | None
-    """Why it can no longer be read from, if so."""
+    """Reason why the slot can no longer be read; None if it can."""
     failover: bool
 
 
@@ -137,8 +138,9 @@ def find_tables(
     options: PostgresOptions,
     unfit: Callable[[str, HeadwaterError], None] | None = None,
 ) -> list[Captured]:
-    """The tables that are named, checked to be such as can be captured. For one that is not, `unfit` is called with its name, or
-    SourceRefusedError is raised."""
+    """Return the tables that the options name, after checks that they can be captured. For a table that cannot be captured,
+    `unfit` is called with its name and the error; without `unfit`, the error is raised: SourceRefusedError, or UsageError for
+    its topic. Errors of the outbox's table are always raised."""
     found: list[Captured] = []
     for name in options.tables:
         if name.table == "*":
@@ -171,9 +173,10 @@ def find_tables(
 
 
 def check_partitions(connection: Connection, table: TableState, key: Sequence[str]) -> None:
-    """SourceRefusedError if a partition of a table is unlogged, or has a replica identity of its own that lacks columns of the key.
+    """Raise SourceRefusedError if a partition of a table is unlogged, or has a replica identity of its own without all columns
+    of the key.
 
-    Its deletes come without them, and a change of the key comes without the key that the row had.
+    Deletes in such a partition come without these columns, and a change of the key comes without the old key.
     """
     if table.kind != "p":
         return
@@ -196,7 +199,7 @@ def check_partitions(connection: Connection, table: TableState, key: Sequence[st
 def tables_of(
     connection: Connection, schema: str | None = None, table: str | None = None
 ) -> list[TableState]:
-    """The tables of a schema, or of all but the system's; or just one, of whatever kind it is."""
+    """Return the tables of a schema, or of all schemas except the system's; or just one relation, of any kind."""
     if table is not None:
         rows = connection.rows(_TABLES + "WHERE n.nspname = %s AND c.relname = %s", schema, table)
     else:
@@ -213,7 +216,7 @@ def tables_of(
 def partitions_of(
     connection: Connection, tables: Sequence[Captured]
 ) -> dict[str, dict[int, tuple[str, str]]]:
-    """By table that is divided: its partitions that have rows themselves, by oid, each with its schema and name."""
+    """Return the leaf partitions of each partitioned table: by table and oid, the schema and name of the partition."""
     divided = {table.state.oid: str(table) for table in tables if table.state.kind == "p"}
     if not divided:
         return {}
@@ -232,9 +235,10 @@ def partitions_of(
 def prepare_publications(
     connection: Connection, options: PostgresOptions, tables: Sequence[Captured]
 ) -> list[str]:
-    """The names of the publications that publish just what is to be captured of these tables, made where they are missing.
+    """Return the names of the publications that publish what is to be captured of the tables; missing publications are created.
 
-    Both of ours are made before anything is read: to the stream, one that is made later was not there before.
+    Publications named by Headwater are created before anything is read, both of them: for the stream, a publication created
+    later did not exist before that point.
     """
     published = _published(connection, options.publication)
     keyed = [table for table in tables if table.is_keyed]
@@ -250,14 +254,14 @@ def prepare_publications(
 
 
 def publication_names(options: PostgresOptions) -> tuple[str, str]:
-    """What publications are called: the one for all changes, and the one for inserts alone."""
+    """Return the names of the publications: the one for all changes, and the one for inserts only."""
     return options.publication, f"{options.publication[:55]}_inserts"
 
 
 def check_published(
     connection: Connection, names: Sequence[str], tables: Sequence[Captured]
 ) -> list[Captured]:
-    """The tables that are no longer published; PublicationError if a whole publication is gone."""
+    """Return the tables that are no longer published; PublicationError if a publication is missing."""
     there = {row[0] for row in connection.rows("SELECT pubname::text FROM pg_publication")}
     for name in names:
         if name not in there:
@@ -272,7 +276,7 @@ def check_published(
 
 
 def row_filters(connection: Connection, names: Sequence[str]) -> dict[str, str]:
-    """The conditions that publications put on rows, by table: a snapshot must keep to them too."""
+    """Return the row filters of the publications by table: a snapshot must apply them, too."""
     if connection.version < 15:
         return {}
     rows = connection.rows(
@@ -284,7 +288,7 @@ def row_filters(connection: Connection, names: Sequence[str]) -> dict[str, str]:
 
 
 def published_columns(connection: Connection, names: Sequence[str], table: TableState) -> list[str]:
-    """The columns of a table that are sent, in their order."""
+    """Return the published columns of a table, in their order."""
     if connection.version >= 15:
         rows = connection.rows(
             "SELECT attnames::text[] FROM pg_publication_tables WHERE pubname = ANY(%s) AND schemaname = %s AND tablename = %s",
@@ -301,7 +305,7 @@ def published_columns(connection: Connection, names: Sequence[str], table: Table
 
 
 def find_slot(connection: Connection, name: str) -> SlotState | None:
-    """The slot of that name, if there is one."""
+    """Return the replication slot of this name, or None."""
     since_16 = (
         "CASE WHEN conflicting THEN 'conflict with recovery' END" if connection.version >= 16 else "NULL"
     )
@@ -321,7 +325,7 @@ def find_slot(connection: Connection, name: str) -> SlotState | None:
 
 
 def check_slot(connection: Connection, slot: SlotState | None, name: str, source: str) -> SlotState:
-    """The slot, if changes can be read from it; SlotError says why not and what to do."""
+    """Return the slot if changes can be read from it; otherwise SlotError with the reason and the remedy."""
     again = f"ALTER SOURCE {source} RESTART makes a new slot and snapshots the tables anew"
     if slot is None:
         raise SlotError(
@@ -346,8 +350,9 @@ def check_slot(connection: Connection, slot: SlotState | None, name: str, source
 
 
 def slot_in_use(connection: Connection, name: str, source: str) -> SlotError | SourceLockedError:
-    """The error for a slot that another process reads from, naming it. One that is being created is waited for: Postgres goes on
-    with that after its client has died, until all transactions have ended that were under way."""
+    """Return the error for a slot that another process reads from, naming the process. A slot that is being created yields a
+    retryable error: Postgres continues to create it after the client has died, until all transactions in progress have
+    ended."""
     rows = connection.rows(
         "SELECT a.pid, a.application_name, coalesce(a.client_addr::text, 'the server itself'), a.usename::text, "
         "coalesce(a.query, '') LIKE %s "
@@ -373,7 +378,7 @@ def slot_in_use(connection: Connection, name: str, source: str) -> SlotError | S
 
 
 def create_slot_command(version: int, name: str, *, failover: bool) -> str:
-    """The command of the replication protocol that makes a slot and gives out the snapshot that it begins at."""
+    """Return the replication command that creates a slot and exports its initial snapshot."""
     if version < 15:
         return f"CREATE_REPLICATION_SLOT {identifier(name)} LOGICAL pgoutput EXPORT_SNAPSHOT"
     more = ", FAILOVER true" if failover and version >= 17 else ""
@@ -381,7 +386,7 @@ def create_slot_command(version: int, name: str, *, failover: bool) -> str:
 
 
 def check_server(connection: Connection, source: str) -> None:
-    """SourceRefusedError unless the server can be captured from at all."""
+    """Raise SourceRefusedError unless the server supports capture at all."""
     if connection.version < OLDEST_VERSION:
         raise SourceRefusedError(
             f"source {source!r} needs Postgres {OLDEST_VERSION} or later, and this is {connection.version}",
@@ -426,14 +431,15 @@ def _check_table(state: TableState) -> None:
 
 
 def _is_captured(state: TableState) -> bool:
-    """Of a whole schema: what can be captured, each partitioned table once."""
+    """Whether a table is captured by the pattern `schema.*`: every table that can be read, and of a partitioned table only the
+    root."""
     return (
         state.kind in _CAPTURED_KINDS and state.persistence == "p" and not state.partition and state.readable
     )
 
 
 def _check_topic(table: Captured, topics: dict[str, Captured]) -> None:
-    """UsageError if it cannot have its topic's name, or another among `topics` has it."""
+    """Raise UsageError if the topic of a table has an invalid name, or the name of another topic in `topics`."""
     if not NAME.match(table.topic):
         plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in table.topic)
         raise UsageError(

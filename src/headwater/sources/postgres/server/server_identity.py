@@ -1,6 +1,6 @@
-"""The server behind a position: whether it is the one that the position was read from, with the same history and the same slot.
+"""Checks that the server is the one that a position was read from, with the same history and the same slot.
 
-Checked before anything is read, whenever the source connects. What can only be seen in the stream itself is checked by `overlap`.
+The checks run before anything is read, at every connect. `stream_overlap` checks what can only be seen in the stream itself.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headwater.sources.postgres.server.publications import SlotState
 from headwater.sources.postgres.server.stream_overlap import LastTransaction, set_back
 
 GAPS = frozenset({"gone", "lost", "advanced", "set back", "other server", "unpublished", "undecodable"})
-"""Reasons of errors that say that changes are missing: only a new slot and new snapshots help."""
+"""Reasons of errors for missing changes: only a new slot and new snapshots help."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """IDENTIFY_SYSTEM: the system, the timeline that it is on, and where its log ends."""
+    """Result of IDENTIFY_SYSTEM: system identifier, timeline, and end of the WAL."""
 
     system: str
     timeline: int
@@ -28,18 +28,18 @@ class Server:
 
 
 def read_server(replication: Replication) -> Server:
-    """The server that a connection leads to."""
+    """Return the identity of the server of a connection."""
     system, timeline, flushed = replication.command("IDENTIFY_SYSTEM")[0][:3]
     return Server(str(system), int(str(timeline)), lsn_of(str(flushed)))
 
 
 def is_gap(error: HeadwaterError) -> bool:
-    """Whether an error says that the server does not have any more, or is not, what a position says."""
+    """Whether an error means that the server no longer has what follows the position, or is not the server of the position."""
     return error.facts.get("reason") in GAPS
 
 
 def other_server(source: str, slot: str) -> SlotError:
-    """The error for a url that leads to another server than before."""
+    """Return the error for a url that leads to another server than before."""
     return SlotError(
         f"source {source!r} was read from another server than the one its url leads to now",
         detail="positions in the log of one server mean nothing on another",
@@ -51,7 +51,7 @@ def other_server(source: str, slot: str) -> SlotError:
 
 
 def begins_before(source: str, slot: str, begins: int, taken: int) -> SlotError:
-    """The error for a slot that begins before what the log has: its positions would not rise."""
+    """Return the error for a slot that begins before what the log has: its positions would not increase."""
     return SlotError(
         f"replication slot {slot!r} of source {source!r} begins at {lsn_text(begins)}, and was read up to {lsn_text(taken)}",
         detail="the server was set back, or it is another one",
@@ -63,7 +63,8 @@ def begins_before(source: str, slot: str, begins: int, taken: int) -> SlotError:
 
 
 def undecodable(source: str, slot: str, cause: HeadwaterError) -> SlotError:
-    """The error for a transaction that Postgres fails to decode, at its commit too: nothing behind it can be read from the slot."""
+    """Return the error for a transaction that Postgres cannot decode, not even at its commit: nothing after it can be read from
+    the slot."""
     return SlotError(
         f"Postgres cannot decode a transaction that source {source!r} is to read: {cause.message}",
         detail="it fails so at every attempt; what was committed since can be had from the tables alone",
@@ -78,7 +79,8 @@ def undecodable(source: str, slot: str, cause: HeadwaterError) -> SlotError:
 def check_history(
     replication: Replication, server: Server, position: Position, taken: int, source: str
 ) -> None:
-    """SlotError unless the server has everything up to `taken`, on a timeline that goes on from the one it was read on."""
+    """Raise SlotError unless the server has everything up to `taken`, on the timeline of the position or on one that branched
+    off after it."""
     slot = str(position.get("slot"))
     if server.flushed < taken:
         detail = f"its log ends at {lsn_text(server.flushed)}, before what was taken in"
@@ -96,9 +98,9 @@ def check_history(
 
 
 def check_confirmed(slot: SlotState, position: Position, taken: int, source: str) -> None:
-    """SlotError if a slot begins behind what was taken in: what is in between is lost."""
+    """Raise SlotError if a slot begins after what was captured: the changes in between are lost."""
     if "anchor" not in position or slot.confirmed <= taken:
-        return  # an older version told the slot of what the log did not know yet
+        return  # an older version could confirm more than the log had
     raise SlotError(
         f"replication slot {slot.name!r} of source {source!r} begins at {lsn_text(slot.confirmed)}, "
         f"and was read up to {lsn_text(taken)}: changes in between are lost",
@@ -113,7 +115,7 @@ def check_confirmed(slot: SlotState, position: Position, taken: int, source: str
 
 
 def _left_at(replication: Replication, timeline: int, was: int) -> int | None:
-    """Where the server's history has left a timeline; None if it never was on it."""
+    """Return the LSN at which the server's history branched off a timeline; None if it was never on it."""
     if timeline < was:
         return None
     try:

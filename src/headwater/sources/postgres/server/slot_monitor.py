@@ -1,4 +1,4 @@
-"""Looks after the slot while it is read from: what it costs the server, and what is done when that is too much."""
+"""Monitors the slot while it is read: the WAL that it retains on the server, and the reaction to too much of it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from headwater.sources.postgres.server.options import PostgresOptions
 from headwater.sources.postgres.server.publications import check_slot, find_slot
 
 EVERY_S = 10.0
-"""How often the slot is looked at."""
+"""Interval between checks of the slot."""
 
 
 @dataclass(frozen=True)
 class SlotHealth:
-    """What a slot costs its server."""
+    """WAL that a slot retains on the server."""
 
     retained_bytes: int
-    """WAL that the server keeps for it."""
+    """Number of bytes of WAL that the server retains for the slot."""
     behind_bytes: int
-    """WAL that was not confirmed yet."""
+    """Number of bytes of WAL that the source has not confirmed yet."""
     wal_status: str | None
     failover: bool
     over_budget: bool
 
 
 def look_after(connection: Connection, options: PostgresOptions, source: str) -> SlotHealth:
-    """What the slot costs now. SlotError if it can no longer be read; WalBudgetError if it costs too much and that is to stop."""
+    """Return the current health of the slot. SlotError if it can no longer be read; WalBudgetError if it exceeds the budget and
+    over_wal = 'stop'."""
     slot = check_slot(connection, find_slot(connection, options.slot), options.slot, source)
     retained, behind = connection.rows(
         "SELECT pg_wal_lsn_diff(now, restart_lsn)::int8, pg_wal_lsn_diff(now, confirmed_flush_lsn)::int8 "
@@ -44,7 +45,7 @@ def look_after(connection: Connection, options: PostgresOptions, source: str) ->
 
 
 def over_budget(options: PostgresOptions, source: str, retained: int, *, dropped: bool) -> WalBudgetError:
-    """The error for a slot that costs its server too much."""
+    """Return the error for a slot that exceeds its WAL budget."""
     budget = options.max_wal_bytes or 0
     kept, allowed = format_bytes(retained >> 20 << 20), format_bytes(budget)
     done = (
