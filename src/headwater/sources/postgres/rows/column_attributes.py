@@ -1,9 +1,10 @@
-"""Columns as the server's catalog knows them: since when a value in the log is one of the column that has its name today.
+"""Columns as numbered in the server's catalog: from which position on a value in the log belongs to the column that has its
+name today.
 
-A large value that a change leaves alone is not sent, and is looked for in the log by the name of its column. A column may have been
-renamed since, or dropped and added again, or rewritten: then the log has the value of another column under that name, or an
-old one. The stream names columns and does not number them, so the catalog is asked, which numbers them (attnum). Whatever
-was in the server's log before a change of a column was noticed is not taken for a value of it.
+A large value that an update leaves unchanged is not sent, and is looked up in the log by the name of its column. Since that
+value was written, the column may have been renamed, dropped and added again, or rewritten: then the log has, under that name,
+the value of another column, or an old one. The stream has only the names of columns, so their numbers (attnum) are read from
+the catalog. Values that precede a detected change of a column in the WAL are not used as values of the column.
 """
 
 from __future__ import annotations
@@ -24,63 +25,66 @@ SELECT c.oid::int8, a.attnum::int, a.attname::text, a.atttypid::int8, a.atttypmo
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.oid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY c.oid, a.attnum
 """
-"""The position is read after the rest: whatever of the server's log comes behind it has the columns as they are here, or later ones."""
+"""Query for the columns of tables. Its WAL position is read last: everything after it in the WAL has these columns or later
+ones."""
 _ALL = "*"
 NOWHERE = 1 << 64
-"""Behind every position: of a table that is gone."""
+"""A position after any other, for a table that was dropped."""
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """A column of a table, as it is in the catalog."""
+    """A column of a table in the catalog."""
 
     number: int
     name: str
     type_oid: int
     typmod: int
     varies: bool
-    """Its values have no fixed size: a large one may be left out of a change."""
+    """Whether values of the column vary in size: a large one may be missing in a change."""
     changed_by: str
-    """The transaction that has written what the catalog says of it; also a new default does that."""
+    """Transaction that last wrote the column's row in the catalog; setting a new default does so, too."""
 
 
 @dataclass(frozen=True)
 class ColumnSnapshot:
-    """The columns of a table at one moment. `file` is another one once the table was rewritten."""
+    """Columns of a table at one point in time. `file` changes when the table is rewritten."""
 
     attributes: tuple[Attribute, ...] = ()
     file: int = 0
     position: int = 0
 
     def up_to(self, number: int) -> list[Attribute]:
-        """The columns whose values vary in size, up to a number."""
+        """Return the columns of variable size, up to an attribute number."""
         return [one for one in self.attributes if one.varies and one.number <= number]
 
 
 @dataclass
 class KnownColumns:
-    """What is remembered of the columns of a table, and since when values in the log are theirs."""
+    """Stored state of the columns of a table, and the positions from which values in the log belong to them."""
 
     last: int = 0
-    """The highest number among them."""
+    """Highest attribute number of the columns."""
     columns: str = ""
-    """What stands for their numbers, names and types."""
+    """Digest of the numbers, names and types of the columns."""
     changes: str = ""
-    """What stands for the transactions that have changed them."""
+    """Digest of the transactions that last changed the columns."""
     file: int = 0
     since: dict[str, int] = field(default_factory=dict)
-    """By column, or for all: the position behind which the log's values are of the column."""
+    """By column, or `*` for all: the position after which values in the log belong to the column."""
 
     @classmethod
     def of(cls, seen: ColumnSnapshot, since: dict[str, int]) -> KnownColumns:
-        """What is to be remembered of columns that were seen."""
+        """Return the stored state for columns read from the catalog."""
         last = max((one.number for one in seen.attributes), default=0)
         return cls(last, *_digests(seen.up_to(last)), seen.file, since)
 
     def updated(self, seen: ColumnSnapshot) -> KnownColumns:
-        """The same after another look at the table. New columns are known from now on; all are, where others have changed."""
+        """Return the state after another look at the catalog. New columns are valid from the current position on; if an earlier
+        column has changed, all columns are."""
         columns, changes = _digests(seen.up_to(self.last))
-        # A new type with USING gives the columns other values: it rewrites the table, and so does VACUUM FULL, which changes no column.
+        # Detects ALTER TYPE with USING, which changes values and rewrites the table. VACUUM FULL rewrites it, too, but changes
+        # no column.
         rewritten = changes != self.changes and (seen.file != self.file or not seen.file)
         if columns != self.columns or rewritten:
             return KnownColumns.of(seen, {_ALL: seen.position})
@@ -88,9 +92,9 @@ class KnownColumns:
         return KnownColumns.of(seen, {**self.since, **new})
 
     def after(self, columns: Collection[str]) -> int:
-        """The position behind which the log's values are of the columns that are asked for.
+        """Return the position after which values in the log belong to the given columns.
 
-        A row that is left out because of one column makes what the log has of the row too old for all of them.
+        A row that is skipped because of one column makes the row in the log outdated for all columns.
         """
         everything = self.since.get(_ALL, 0)
         after = max((self.since.get(name, 0) for name in columns), default=0)
@@ -100,14 +104,14 @@ class KnownColumns:
 
 
 class Attributes:
-    """What is remembered of the columns of all captured tables; part of the position of a source."""
+    """Stored state of the columns of all captured tables; part of the position of a source."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._known: dict[str, KnownColumns] = {}
 
     def begin(self, position: Mapping[str, Any] | None, tables: Sequence[Captured]) -> None:
-        """Take up what a position remembers; the columns of other tables are remembered from now on."""
+        """Load the state in a position; the columns of all other tables are recorded from now on."""
         plain = (position or {}).get("columns", {})
         names = {str(table): table.state.oid for table in tables if table.is_keyed}
         self._known = {name: KnownColumns(*plain[name]) for name in names if name in plain}
@@ -116,7 +120,7 @@ class Attributes:
         self._known |= {name: KnownColumns.of(seen[oid], {}) for name, oid in new.items() if oid in seen}
 
     def remembered(self) -> dict[str, Any]:
-        """What goes into the position of the commit that is being made."""
+        """Return the state for the position of the current commit."""
         return {
             name: [
                 known.last,
@@ -129,20 +133,22 @@ class Attributes:
         }
 
     def after(self, table: str, relation: RelationMessage, columns: Collection[str]) -> int:
-        """The position behind which values in the stream and in the log are of these columns of a table, as the stream describes it."""
+        """Return the position after which values in the stream and in the log belong to the given columns of a table, as the
+        stream describes it."""
         seen = look(self._connection, [relation.oid]).get(relation.oid, ColumnSnapshot())
         known = self._known.get(table)
         now = KnownColumns.of(seen, {_ALL: seen.position}) if known is None else known.updated(seen)
         described = [column.name for column in relation.columns]
         if [one.name for one in seen.attributes if one.name in described] != described:
-            # The catalog has the table as it was earlier, or will be later: nothing is known of what the stream has of it so far.
+            # The catalog is older or newer than the stream's description: no value so far is certain to belong to these
+            # columns.
             now.since = {_ALL: max(seen.position, now.since.get(_ALL, 0))}
         self._known[table] = now
         return now.after(columns) if seen.attributes else NOWHERE
 
 
 def look(connection: Connection, oids: Iterable[int]) -> dict[int, ColumnSnapshot]:
-    """The columns of tables as they are now, by oid."""
+    """Return the current columns of tables, by oid."""
     wanted, found = list(oids), dict[int, list[tuple[Any, ...]]]()
     for oid, *rest in connection.rows(_ATTRIBUTES, wanted) if wanted else ():
         found.setdefault(oid, []).append(tuple(rest))

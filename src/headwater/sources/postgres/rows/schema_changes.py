@@ -1,5 +1,4 @@
-"""What a topic makes of a change of its table: the columns that are gone are marked, or, if its contract says so, nothing is
-followed and the table stops."""
+"""Effect of a schema change on a topic: dropped columns are marked; if the topic refuses schema changes, the table stops."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ def with_marks(
     facts: TableFacts | None,
     added: Sequence[str],
 ) -> TopicDefinition:
-    """The topic after a change, with the columns marked that the table does not have any more; `added` are its new ones.
+    """Return the topic after a schema change, with marks for the columns that the table no longer has; `added` are its new
+    columns.
 
-    The stream may describe a table as it was before: a mark is taken away only if the server's catalog of now has the column,
-    too.
+    The stream may describe an earlier state of the table: a mark is removed only if the current catalog has the column, too.
     """
     now = {column.name for column in facts.columns} if facts is not None else set()
     marked = {one.column: one for one in definition.dropped}
@@ -39,7 +38,7 @@ def with_marks(
 def breaks_contract(
     definition: TopicDefinition, evolution: Evolution, table: CapturedTable
 ) -> SchemaError | None:
-    """Why a change is not followed by a topic with schema_changes = 'refuse'; None if there is nothing to refuse."""
+    """Return the error for a schema change of a topic with schema_changes = 'refuse'; None if the change is allowed."""
     if definition.schema_changes != "refuse":
         return None
     known = {one.column for one in definition.dropped}

@@ -1,8 +1,9 @@
-"""Values that Postgres does not send because they are as they were: found where they were last, and put in their place.
+"""Fills in TOAST values that Postgres does not send because they are unchanged, from the last record that has them.
 
-A large value that an update leaves alone is not in the stream. It is in an earlier row of what is being handed over, or in the log's
-last row of that key. A row that is in neither was not copied yet. What the table has now may be of a later version, and the two
-together would be a row that never was: such a change is left out, and the row comes as a whole, at a mark (`lacking`).
+The stream does not contain a large value that an update leaves unchanged. The value is in an earlier row of the current
+transactions, or in the log's last record of the key. If it is in neither, the row was not copied yet. The table's current value
+may be newer, and a row combined of both would never have existed: such a change is skipped, and the whole row comes with a
+later chunk, at a mark (`toast_pending`).
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from headwater.sources.row_sizes import check_bytes, taken
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Find = Callable[[pa.RecordBatch, Sequence[str]], tuple[pa.RecordBatch, Mask]]
-"""(keys, columns) -> the columns' last values, and which keys were found."""
+"""Function of keys and columns that returns the last values of the columns, and the mask of the keys that were found."""
 
 
 class KeySet:
-    """Keys that were seen, by what stands for them in 128 bits."""
+    """Set of keys, stored as 128-bit hashes."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Hashes, Hashes]] = []
 
     def add(self, keys: Sequence[pa.Array], rows: int) -> None:
-        """Put keys in."""
+        """Add keys to the set."""
         if rows:
             self._parts.append(identities(keys, rows, exact=False))
 
     def update(self, other: KeySet) -> None:
-        """Put the keys of another set in."""
+        """Add the keys of another set."""
         self._parts += other._parts
 
     def has(self, keys: Sequence[pa.Array], rows: int) -> Mask:
-        """Which of these are in."""
+        """Return the mask of the keys in the set."""
         if not self._parts or not rows:
             return np.zeros(rows, dtype=np.bool_)
         low, high = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
@@ -58,7 +59,7 @@ class KeySet:
 
 
 class Earlier:
-    """Filled rows of one topic, kept in a temporary file in the order in which they came, found by key."""
+    """Filled rows of one topic in a temporary file, in the order of their arrival, with lookup by key."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,7 +68,7 @@ class Earlier:
         self._batches: list[tuple[int, int, pa.Schema]] = []
 
     def add(self, batch: pa.RecordBatch, key: Sequence[str]) -> None:
-        """Put rows in behind the others."""
+        """Append rows."""
         if not batch.num_rows:
             return
         with translated(str(self._folder)):
@@ -86,7 +87,7 @@ class Earlier:
         self._file.flush()
 
     def last(self, keys: Sequence[pa.Array], rows: int) -> tuple[Places, Places]:
-        """Of each key its last row: the number of the batch and the place in it, -1 where it was not seen."""
+        """Return the last row of each key: the number of its batch, and its index in the batch; both -1 for keys not found."""
         numbers, places = np.full(rows, -1), np.full(rows, -1)
         low, high = identities(keys, rows, exact=False)
         missing = np.arange(rows)
@@ -101,21 +102,22 @@ class Earlier:
         return numbers, places
 
     def batch(self, number: int) -> pa.RecordBatch:
-        """A batch again."""
+        """Read a batch from the file."""
         assert self._file is not None
         offset, size, schema = self._batches[number]
         self._file.seek(offset)
         return pa.ipc.read_record_batch(pa.py_buffer(self._file.read(size)), schema)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close and delete the temporary file."""
         if self._file is not None:
             self._file.close()
 
 
 def fill(changes: DecodedRows, table: CapturedTable, finds: Iterable[Find]) -> tuple[pa.RecordBatch, Mask]:
-    """The rows with every value that is found, and which of them still lack one. `finds` are asked one after the other for
-    what is not in the rows themselves. TooLargeError if there is too much of it."""
+    """Return the rows with the values that were found, and the mask of the rows that still lack a value. Values that are not in
+    the rows themselves are looked up with `finds`, in order. RowsTooLargeError if the values have too many bytes to be
+    combined."""
     batch = changes.batch
     lacking = np.zeros(batch.num_rows, dtype=np.bool_)
     if not changes.unchanged or not table.key:
@@ -128,7 +130,8 @@ def fill(changes: DecodedRows, table: CapturedTable, finds: Iterable[Find]) -> t
 
 
 def _sources(changes: DecodedRows, table: CapturedTable) -> Places:
-    """Of each row, the one before it that has what it has not: of the same key, or the delete of the key that it had."""
+    """Return for each row the index of the preceding row that can supply its unchanged values, -1 if there is none: the
+    previous row of the key, or the delete of the key that the row had before."""
     batch, rows = changes.batch, changes.batch.num_rows
     low, high = identities([batch.column(name) for name in table.key], rows, exact=False)
     order = np.lexsort((np.arange(rows), high, low))
@@ -144,12 +147,12 @@ def _fill_column(
     batch: pa.RecordBatch, name: str, mask: Mask, sources: Places, table: CapturedTable, finds: Iterable[Find]
 ) -> tuple[pa.RecordBatch, Places]:
     rows = batch.num_rows
-    # The delete that comes with a change of key has no values, but those before it are what is wanted.
+    # The delete of a changed key has no values; the row before the delete supplies them.
     through = mask.copy()
     moved = np.flatnonzero(mask & (sources >= 0))
     codes = np.asarray(batch.column("_op"))
     through[sources[moved][codes[sources[moved]] == DELETE]] = True
-    held = np.where(through, sources, np.arange(rows))  # -1: not among these rows
+    held = np.where(through, sources, np.arange(rows))  # -1: not in this batch
     root = np.where(through & (sources < 0), np.arange(rows), -1)
     while True:
         ahead = np.where(held >= 0, held, 0)
@@ -176,7 +179,7 @@ def _found(
     roots: Places,
     finds: Iterable[Find],
 ) -> tuple[pa.Array, Places]:
-    """A column with the values that are found elsewhere by the keys of the rows, and which rows lack one still."""
+    """Return a column with the values found by the keys of the rows, and the indices of the rows that still lack one."""
     rows = keys.num_rows
     for find in finds:
         distinct, which = np.unique(roots, return_inverse=True)
@@ -195,7 +198,7 @@ def _found(
 
 
 def find_earlier(earlier: Earlier) -> Find:
-    """Look among rows that were handed over before."""
+    """Return a lookup in the rows emitted before."""
 
     def find(keys: pa.RecordBatch, columns: Sequence[str]) -> tuple[pa.RecordBatch, Mask]:
         numbers, places = earlier.last(keys.columns, keys.num_rows)

@@ -1,11 +1,12 @@
-"""Changes that cannot be told as they are: of rows that the log does not have, with values that the server did not send.
+"""Pending changes: changes of rows that the log does not have, with TOAST values that the server did not send.
 
-While a table is copied beside the stream, a change may come of a row that was not copied yet, without its large values. The only
-place that has them is the table, and the table is ahead of the stream. So the change is left out, its key is remembered, and a chunk
-of just such keys brings the rows: whole, at a mark, as any other chunk does. What is remembered is part of the position.
+While a table is copied by an incremental snapshot, the stream may contain a change of a row that was not copied yet, without
+its large values. Only the table has these values, and the table is ahead of the stream. So the change is skipped, its key is
+remembered, and a chunk of just these keys reads the whole rows, at a mark like any other chunk. The remembered keys are part of
+the position.
 
-A chunk that is under way may have such a row already. Then the changes since are put on top of it: those that its snapshot does not
-see, one after the other. What comes out is the row as it is at the mark, so that a row that changes all the time comes too.
+A chunk in progress may already contain such a row. Then the changes that its snapshot does not include are applied to it, in
+order. The result is the row as of the mark, so that a row that changes all the time is captured, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from headwater.sources.postgres.rows.toast_fill import KeySet, Mask
 from headwater.sources.postgres.server.connection import identifier, literal
 
 KEYS_MAX = 1_000
-"""Keys of a table that are remembered one by one; where there are more, the table is copied as a whole."""
+"""Maximum number of keys of a table that are remembered individually; beyond it, the whole table is copied."""
 HELD_ROWS_MAX = 20_000
 HELD_BYTES_MAX = 64 << 20
 
@@ -36,12 +37,13 @@ _ENDS = {
     "0001-01-01 00:00:00.000000": "-infinity",
     "0001-01-01": "-infinity",
 }
-"""What stands for moments that a topic has no counterpart of: in a key either may be meant."""
+"""Values that topics use for infinity: in a key, either may be meant."""
 
 
 @dataclass(frozen=True)
 class Lack:
-    """Rows of one table that lack values. `unchanged` as in `DecodedRows`; `moved`: the values are those of another key."""
+    """Rows of one table that lack values. `unchanged` is as in `DecodedRows`; `moved` marks rows whose values belong to another
+    key."""
 
     batch: pa.RecordBatch
     unchanged: Mapping[str, Mask]
@@ -49,18 +51,18 @@ class Lack:
 
     @classmethod
     def of(cls, changes: DecodedRows, batch: pa.RecordBatch, lacking: Mask) -> Lack:
-        """Some of the rows of what was filled as far as it could be."""
+        """Return the rows that still lack a value after filling."""
         moved = changes.fill_from != np.arange(batch.num_rows)
         unchanged = {name: mask[lacking] for name, mask in changes.unchanged.items()}
         return cls(batch.filter(pa.array(lacking)), unchanged, moved[lacking])
 
     def keys(self, table: CapturedTable, at_most: int) -> list[Key] | None:
-        """Their keys, each once; None if there are more."""
+        """Return the distinct keys of the rows; None if there are more than `at_most`."""
         each = _last_of_each(self.batch, table.key)
         return keys_of(each, table) if each.num_rows <= at_most else None
 
     def in_place(self) -> Lack:
-        """Those whose values are of their own key."""
+        """Return the rows whose missing values belong to their own key."""
         stay = ~self.moved
         masks = {name: mask[stay] for name, mask in self.unchanged.items()}
         return Lack(self.batch.filter(pa.array(stay)), masks, self.moved[stay])
@@ -68,21 +70,22 @@ class Lack:
 
 @dataclass
 class PendingChanges:
-    """Changes that came in while a chunk is on its way, and that lack what it may have."""
+    """Changes received while a chunk is in progress, which lack values that the chunk may contain."""
 
     rows: int = 0
     bytes: int = 0
     lacks: list[Lack] = field(default_factory=list)
     again: set[Key] = field(default_factory=set)
-    """Keys of rows that cannot be had from this chunk, whatever it has."""
+    """Keys of rows that this chunk cannot complete with any content."""
 
     @property
     def is_full(self) -> bool:
-        """There are too many: the chunk is to be selected again."""
+        """Whether there are too many changes, so that the chunk must be selected again."""
         return self.rows > HELD_ROWS_MAX or self.bytes > HELD_BYTES_MAX
 
     def add(self, lack: Lack, table: CapturedTable, changed: KeySet) -> None:
-        """Keep rows. Those that come from another key are noted as changed: what the chunk has of them is from before."""
+        """Add rows. Rows whose key has changed are added to `changed` and `again` instead: the chunk has an older version of
+        them."""
         if self.is_full:
             return
         if lack.moved.any():
@@ -95,14 +98,15 @@ class PendingChanges:
         self.lacks.append(lack)
 
     def clear(self) -> None:
-        """The table is empty from here on."""
+        """Discard all changes, because the table was truncated."""
         self.rows, self.bytes, self.lacks = 0, 0, []
         self.again.clear()
 
     def put_into(
         self, batch: pa.RecordBatch, table: CapturedTable, sees: Callable[[int], bool]
     ) -> pa.RecordBatch:
-        """Rows of a chunk, in the topic's columns, as they are after the changes that the chunk does not see."""
+        """Return the rows of a chunk, in the topic's columns, after applying the changes that the chunk's snapshot does not
+        see."""
         key = list(table.key)
         mine = KeySet()
         mine.add([batch.column(name) for name in key], batch.num_rows)
@@ -125,12 +129,12 @@ class PendingChanges:
 
 
 def keys_of(batch: pa.RecordBatch, table: CapturedTable) -> list[Key]:
-    """The keys of rows, as Postgres reads them."""
+    """Return the keys of rows in the text form of Postgres."""
     return list(zip(*(as_texts(batch.column(name)) for name in table.key), strict=True))
 
 
 def keys_condition(table: CapturedTable, keys: Sequence[Key]) -> str | None:
-    """The condition for rows of these keys; None if all are meant."""
+    """Return an SQL condition for rows with the given keys; None for an empty sequence, which means all rows."""
     if not keys:
         return None
     every = dict.fromkeys(other for key in keys for other in _meant(key))
@@ -139,7 +143,7 @@ def keys_condition(table: CapturedTable, keys: Sequence[Key]) -> str | None:
 
 
 def as_texts(column: pa.Array) -> list[str]:
-    """Key values as Postgres reads them."""
+    """Return key values in the text form of Postgres."""
     if pa.types.is_binary(column.type):
         return [f"\\x{value.as_py().hex()}" for value in column]
     return [str(value) for value in pc.cast(column, pa.string()).to_pylist()]
@@ -155,8 +159,8 @@ def _meant(key: Key) -> Iterable[Key]:
 def _last_of_each(
     batch: pa.RecordBatch, key: Sequence[str], unchanged: Mapping[str, Mask] | None = None
 ) -> pa.RecordBatch:
-    """The last row of each key, with the values that are `unchanged` in it from the row before it that has them: no other row is made
-    whole, for a large value may be unchanged in many."""
+    """Return the last row of each key; its `unchanged` values come from the preceding row of the key that has them. Only these
+    rows are completed, because a large value may be unchanged in many rows."""
     rows = batch.num_rows
     low, high = identities([batch.column(name) for name in key], rows, exact=False)
     order = np.lexsort((np.arange(rows), high, low))
@@ -175,7 +179,7 @@ def _last_of_each(
 
 
 def _with_marks_of(batch: pa.RecordBatch, chunk: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with the `_op` and the stamps that all rows of a chunk have."""
+    """Return rows with the `_op` and the capture columns that all rows of a chunk share."""
     for name in chunk.schema.names[chunk.schema.get_field_index("_op") :]:
         place = chunk.schema.get_field_index(name)
         same = pa.repeat(chunk.column(place)[0], batch.num_rows)
