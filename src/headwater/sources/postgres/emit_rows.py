@@ -1,4 +1,4 @@
-"""The rows of whole transactions, decoded, complete, and in the columns of their topics."""
+"""Emits the rows of whole transactions: decoded, complete, and in the columns of their topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headwater.sources.row_sizes import RowsTooLargeError
 
 
 class RowEmitter:
-    """Makes rows of topics from what the stream brought."""
+    """Converts groups of transactions to rows of topics."""
 
     def __init__(
         self, at: SessionContext, beside: IncrementalSnapshots, outbox: Outbox | None, attributes: Attributes
@@ -37,7 +37,7 @@ class RowEmitter:
         self._outbox = outbox
 
     def learn(self, unit: TransactionGroup) -> Iterator[Evolve]:
-        """What has to become of topics before rows of a unit can come."""
+        """Yield the changes of topics that must precede the rows of a group."""
         relations = [
             relation for relation in unit.relations() if not self._beside.wanted.passes_over(relation.oid)
         ]
@@ -49,7 +49,7 @@ class RowEmitter:
             yield from self._outbox.learn(self._outbox.said(unit.messages))
 
     def rows(self, unit: TransactionGroup) -> Iterator[Rows]:
-        """The rows of a unit, those of one topic in order."""
+        """Yield the rows of a group, ordered within each topic."""
         for oid in unit.truncated:
             yield from self._truncated(oid, unit)
         earlier: dict[str, Earlier] = {}
@@ -74,7 +74,7 @@ class RowEmitter:
             yield from self._outbox.rows(self._outbox.said(unit.messages))
 
     def _events(self, run: RowRun) -> list[Happened] | None:
-        """The events of the outbox that the rows of a run are; None if it is of another table."""
+        """Return the events in rows of the outbox's table; None for a run of another table."""
         table = self._at.tables.outbox(run.relation)
         if table is None or self._outbox is None:
             return None
@@ -90,7 +90,8 @@ class RowEmitter:
         number: int,
         earlier: dict[str, Earlier],
     ) -> Iterator[pa.RecordBatch]:
-        """Whole rows. `number`: how many runs of the unit came before, if any of them is of the same table."""
+        """Yield complete rows. `number` is the number of earlier runs in the group, if one of them has rows of the same topic;
+        else 0."""
         try:
             changes = decode(run, table)
         except BadRowError as error:
@@ -117,8 +118,8 @@ class RowEmitter:
         unit: TransactionGroup,
         earlier: dict[str, Earlier],
     ) -> Iterator[tuple[DecodedRows, pa.RecordBatch, Mask]]:
-        """The rows with the values that were not sent, and which of them lack one: in parts, where these are many bytes. What comes of a
-        part is to be put with the `earlier` rows before the next is asked for."""
+        """Yield the rows with unchanged values filled in, and the mask of the rows that still lack one: in parts, if the values
+        are large. The caller must add the result of each part to the `earlier` rows before the next part is requested."""
         try:
             yield changes, *self._filled(changes, table, topic, unit, earlier.get(topic))
             return
@@ -129,7 +130,7 @@ class RowEmitter:
             yield from self._in_parts(part, table, topic, unit, earlier)
 
     def _earlier(self, unit: TransactionGroup, number: int, topic: str) -> Earlier:
-        """The rows of the first runs of a unit once more: what comes now may need values of theirs."""
+        """Decode the first `number` runs of a group again: later rows may need their values."""
         kept = Earlier(self._at.folder)
         for place, run in enumerate(unit.runs()):
             if place >= number:
@@ -149,7 +150,7 @@ class RowEmitter:
         unit: TransactionGroup,
         earlier: Earlier | None,
     ) -> tuple[pa.RecordBatch, Mask]:
-        """The rows with the values that were not sent, and which of them lack one that is not to be had."""
+        """Return the rows with unchanged values filled in, and the mask of the rows whose values cannot be found."""
         after = 0
         if changes.unchanged and table.key:
             name = self._at.tables.name(table.relation.oid)

@@ -1,14 +1,14 @@
-"""The outbox: events that the application writes in the transaction of its change, routed to topics by the kind of what they tell
-about.
+"""Outbox pattern: the application writes events in the same transaction as its change; they are routed to topics by aggregate
+type.
 
-An event is a row inserted into the outbox's table, which may be deleted at once, or a message of `pg_logical_emit_message` whose
-content is JSON. Either has `aggregatetype`, the topic; `aggregateid`, what it tells about; `type`, what has happened; `payload`,
-JSON; and if it likes an `id`. Underscores in these names make no difference.
+An event is a row inserted into the outbox's table, which may be deleted at once, or a message of `pg_logical_emit_message` with
+JSON content. Either has `aggregatetype`, the topic; `aggregateid`, the entity that the event is about; `type`, the kind of
+event; `payload`, JSON; and optionally `id`. Underscores in these names are ignored.
 
-A topic that is there has columns of its own: those that are named as fields of the payload are filled from it, and `id`,
-`aggregate_id` and `type` from the event where the payload has none. An event that does not fit stops the source, for nowhere else
-could it be kept: it goes on from the same place once the topic is changed. A topic that is not there is made with the columns
-`id, aggregate_id, type, payload`. The events of one aggregate are in order.
+An existing topic keeps its columns: columns named like fields of the payload are filled from the payload, and `id`,
+`aggregate_id` and `type` from the event if the payload lacks them. An event that does not fit stops the source, because it
+could not be stored anywhere else: after the topic is changed, the source continues from the same position. A missing topic is
+created with the columns `id, aggregate_id, type, payload`. The events of one aggregate are in order.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _FIELDS = {
 _UPSERT = OPS.index("upsert")
 
 Happened = dict[str, Any]
-"""An event: topic, id, aggregate_id, type, payload, and what CAPTURED has."""
+"""An event: topic, id, aggregate_id, type, payload, and the capture columns."""
 
 
 class Outbox:
-    """Turns events into rows of their topics."""
+    """Converts events to rows of their topics."""
 
     def __init__(self, at: SessionContext) -> None:
         self._at = at
         self._topics: dict[str, TopicDefinition] = {}
 
     def read(self, rows: pa.RecordBatch) -> list[Happened]:
-        """The events that rows of the table are."""
+        """Return the events in rows of the outbox's table."""
         names = {name: _FIELDS.get(name.lower().replace("_", "")) for name in rows.schema.names}
         lacking = {"topic", "payload"} - set(names.values())
         if lacking:
@@ -69,7 +69,7 @@ class Outbox:
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def said(self, messages: Sequence[tuple[LogicalMessage, CapturedTransaction]]) -> list[Happened]:
-        """The events that are among messages."""
+        """Return the events in logical messages with the outbox's prefix."""
         found = []
         for message, transaction in messages:
             if message.prefix == self._at.options.outbox_prefix:
@@ -82,7 +82,7 @@ class Outbox:
         return found
 
     def learn(self, events: Sequence[Happened]) -> Iterator[Evolve]:
-        """The topics that have to be made before rows of these events can come."""
+        """Yield the topics that must be created before rows of the events."""
         for name in dict.fromkeys(event.get("topic") for event in events):
             if name in self._topics:
                 continue
@@ -99,7 +99,7 @@ class Outbox:
             self._topics[name] = definition
 
     def rows(self, events: Sequence[Happened]) -> Iterator[Rows]:
-        """The events as rows of their topics, in order."""
+        """Yield the events as rows of their topics, in order."""
         by_topic: dict[str, list[Happened]] = {}
         for event in events:
             by_topic.setdefault(event["topic"], []).append(event)
@@ -200,7 +200,8 @@ def _time(time_us: int) -> datetime.datetime | None:
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    """A value of JSON as what its column has: times and decimals are written as text there, and texts may be anything."""
+    """Convert a JSON value to the type of its column: times and decimals may be texts in JSON; a string column accepts any
+    value."""
     if pa.types.is_string(kind):
         return _text(value)
     if pa.types.is_timestamp(kind) and isinstance(value, str):

@@ -1,7 +1,8 @@
-"""Capture from Postgres: the source that `CREATE SOURCE ... FROM POSTGRES` makes.
+"""Postgres source, created by `CREATE SOURCE ... FROM POSTGRES`.
 
-Guarantee: what is in the log equals the tables as of a position in the server's own log, every transaction whole, each once.
-The slot is told only of what the log has durably, and what comes again after a restart is known by its position and left out.
+Guarantee: the log equals the tables as of a position in the server's WAL, with every transaction whole and exactly once. Only
+what the log has durably is confirmed to the slot; transactions that are sent again after a restart are recognized by their
+position and left out.
 """
 
 from __future__ import annotations
@@ -37,30 +38,31 @@ from headwater.sources.source_setup import SourceSetup
 BACKOFF_S = (0.1, 0.3, 1.0, 3.0, 5.0)
 DROP_WAIT_MS = 5_000
 IN_USE_S = 30.0
-"""How long a slot may be in use before that is an error: a reader that has died may not be known to be dead yet."""
+"""Time for which a slot may be in use before that is an error: the server may not have noticed yet that a previous reader has
+died."""
 
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """How a source stands."""
+    """Status of a source."""
 
     state: str
-    """What it does, or why it does nothing, in words."""
+    """Current activity of the source, or the reason why it is idle, in words."""
     sequence: int
     durable: int
     snapshots: list[dict[str, Any]]
-    """Tables that are being snapshotted beside the stream: how far."""
+    """Progress of the incremental snapshots in progress, by table."""
     paused: bool
     stopped: Mapping[str, HeadwaterError]
     health: SlotHealth | None
     missing: Mapping[str, str] = field(default_factory=dict)
-    """By table without a key: rows that its topic may lack for ever, and what to do about it."""
+    """By table without a key, or outbox: the rows that its topic may lack for ever, and what to do about it."""
 
 
 class PostgresSource:
-    """A `Source` of a Postgres database; see `headwater.sources.base` for what each method promises.
+    """A `DeclaredSource` of a Postgres database; see `headwater.sources.base` for the contract of each method.
 
-    An error that `read` raises is final unless it is retryable; then rows that were handed over since the last `Commit` are void,
+    An error of `read` is final unless it is retryable. After a retryable one, rows yielded since the last `Commit` are void,
     and `read` can be called again.
     """
 
@@ -72,8 +74,8 @@ class PostgresSource:
         folder: Path,
         generation: int = 0,
     ) -> None:
-        """`folder` is for what does not fit in memory: files in it have no names, and are gone with the process. `generation`: how often a
-        source of this name was begun anew."""
+        """`folder` is for temporary data that does not fit in memory: its files are unnamed, and vanish with the process.
+        `generation` is the number of times that the source was restarted from scratch."""
         self.name = name
         self.options = options if isinstance(options, PostgresOptions) else read_options(name, options)
         self._history = history
@@ -86,12 +88,12 @@ class PostgresSource:
 
     @classmethod
     def declared(cls, setup: SourceSetup) -> Self:
-        """The source that a declaration asks for."""
+        """Create the source of a declaration."""
         return cls(setup.name, setup.options, setup.lookups, setup.folder, setup.generation)
 
     def check(self) -> list[TopicDefinition]:
-        """See that it can be captured, and make the publications; the topics that it fills, as the tables are now. Raises
-        what is wrong. Nothing is read, no slot is made."""
+        """Check that the source can be captured, create the publications, and return the topics for the current tables. Raises
+        the problem found. Reads no rows, and creates no slot."""
         connection = Connection(self.options.url, self.name)
         try:
             check_server(connection, self.name)
@@ -108,9 +110,10 @@ class PostgresSource:
             connection.close()
 
     def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
-        """Everything after what the log has. Waits out what passes: a server that restarts, a connection that breaks.
+        """Yield everything after the position. Temporary failures are retried: a server that restarts, a connection that
+        breaks.
 
-        An empty position begins anew: with a new slot, and with snapshots that replace what the topics have.
+        An empty position restarts from scratch: with a new slot, and with snapshots that replace the content of the topics.
         """
         standing = self._standing
         standing.position, standing.sequence = position or None, sequence
@@ -141,21 +144,21 @@ class PostgresSource:
             failures += 1
 
     def durable(self, sequence: int, position: Position | None) -> None:
-        """The log has everything up to there: the server may forget it."""
+        """Record that the log has everything up to the sequence durably: the server may remove it."""
         self._standing.durable = max(self._standing.durable, sequence)
 
     def begins_anew(self, error: HeadwaterError) -> bool:
-        """Whether an error that has stopped it is a gap that a snapshot closes, where its positions begin before those that it has
-        had."""
+        """Whether the error that stopped the source is a gap that new snapshots close. Its new positions may be lower than the
+        earlier ones."""
         return self._closes(error)
 
     def end(self) -> int:
-        """A position in the server's log behind everything that is committed now; the stream is sure to get there."""
+        """Write a mark, and return its LSN, which is after everything committed so far. The stream is certain to reach it."""
         text = self._beside("SELECT pg_logical_emit_message(true, %s, 'end')::text", MARK_PREFIX)
         return lsn_of(text)
 
     def close(self) -> None:
-        """Leave the server; the slot stays, and keeps what is to come."""
+        """Close the connections; the slot remains, and retains later changes."""
         self._closed = True
         with self._side_turn:
             if self._side is not None:
@@ -164,7 +167,7 @@ class PostgresSource:
 
     @property
     def status(self) -> SourceStatus:
-        """How it stands now."""
+        """Current status of the source."""
         standing = self._standing
         position = standing.position or {}
         return SourceStatus(
@@ -180,23 +183,23 @@ class PostgresSource:
 
     @property
     def state(self) -> str:
-        """What it does, or why it does nothing, in words."""
+        """Current activity of the source, or the reason why it is idle, in words."""
         return self._standing.state
 
     @property
     def health(self) -> SlotHealth | None:
-        """What its slot costs the server; None before that is known."""
+        """WAL that the slot retains on the server; None until the first check."""
         return self._standing.health
 
     @property
     def stopped(self) -> Mapping[str, HeadwaterError]:
-        """By table: why it is not captured any more, while the others go on."""
+        """Error of each stopped table, by table; the other tables continue."""
         return self._tables.stopped
 
     @property
     def busy(self) -> bool:
-        """Whether there is something that was asked for and is not done: a snapshot beside the stream that does not rest, or all
-        snapshots where it begins anew."""
+        """Whether requests are not fulfilled yet: an incremental snapshot that is not paused, or all snapshots of a source
+        restarted from scratch."""
         if self._standing.position is None:
             return True
         position = self._standing.position or {}
@@ -206,30 +209,30 @@ class PostgresSource:
         return bool(asked or position.get("lacking"))
 
     def snapshot(self, table: str, where: str | None = None) -> None:
-        """Have a table snapshotted beside the stream, or those rows of it for which a condition in Postgres' SQL holds.
+        """Request an incremental snapshot of a table, or of the rows that match a condition in Postgres SQL.
 
-        Taken up by `read`, and part of the position from its next commit on.
+        `read` starts the snapshot, which is part of the position from its next commit on.
         """
         self._standing.orders.put(SnapshotRequest(self._named(table), where))
 
     def retry(self, table: str) -> None:
-        """Take up a table again that has stopped: it is snapshotted anew, beside the stream."""
+        """Resume a stopped table with a new incremental snapshot."""
         self._standing.orders.put(self._named(table, outbox=True))
 
     def pause(self) -> None:
-        """Let snapshots beside the stream rest after the chunk that is under way; across restarts, too."""
+        """Pause incremental snapshots after the current chunk, also across restarts."""
         self._standing.orders.put(True)
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Resume incremental snapshots."""
         self._standing.orders.put(False)
 
     def drop(self) -> None:
-        """Remove what was made on the server: the slot and the publications, but for those that were adopted."""
+        """Drop the slot and the publications on the server, unless the user named them."""
         connection = Connection(self.options.url, self.name)
         try:
             if not self.options.slot_given and find_slot(connection, self.options.slot) is not None:
-                # A reader that has just left may not be gone yet.
+                # A reader that has just disconnected may still be connected on the server.
                 connection.rows(
                     "SELECT pg_terminate_backend(active_pid, %s) FROM pg_replication_slots "
                     "WHERE slot_name = %s AND active_pid IS NOT NULL",
@@ -244,13 +247,14 @@ class PostgresSource:
             connection.close()
 
     def _closes(self, error: HeadwaterError) -> bool:
-        """Whether snapshots close a gap by themselves. They do not have the events of an outbox, whose rows may be gone by then."""
+        """Whether the source closes a gap with new snapshots. It does not with an outbox: the rows of its events may be deleted
+        by then."""
         if self.options.outbox is not None:
             return False
         return self.options.on_gap == "snapshot" and is_gap(error)
 
     def _forget(self) -> None:
-        """Begin anew behind what the log has: the next session makes a new slot and snapshots all tables."""
+        """Restart from scratch: the next session creates a new slot and snapshots all tables."""
         self._standing.position = None
         self._tables.stopped.clear()
 
@@ -271,7 +275,7 @@ class PostgresSource:
         return str(name)
 
     def _beside(self, statement: str, *parameters: Any) -> Any:
-        """Ask on a connection that others than the reader may use."""
+        """Run a query on a second connection, which threads other than the reader may use."""
         with self._side_turn:
             for is_last in (False, True):
                 try:

@@ -1,4 +1,4 @@
-"""Upkeep of a session: its slot, its publications and its tables compared with what they were."""
+"""Periodic checks of a session: its slot, its publications and its tables are compared with their recorded state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headwater.sources.postgres.stream.receiver import Receiver
 
 
 class Upkeep:
-    """What a session looks at now and then while it reads the stream."""
+    """Runs the periodic checks of a session while it reads the stream."""
 
     def __init__(self, at: SessionContext, gaps: Gaps, beside: IncrementalSnapshots) -> None:
         self._at = at
@@ -32,8 +32,8 @@ class Upkeep:
         self._beside = beside
 
     def look(self, intake: Receiver, position: Position | None) -> None:
-        """Compare the slot, the publications and the tables with what they were; `position` is what the next one will say. Where
-        a lock is in the way, the stream goes on, and they are compared the next time."""
+        """Compare the slot, the publications and the tables with their recorded state; `position` is the next position to be
+        committed. If a lock blocks the comparison, the stream continues, and the check is repeated next time."""
         try:
             self._look_after(intake)
             if position is not None:
@@ -71,7 +71,8 @@ class Upkeep:
                     at.tables.stop(table.state.oid, error)
 
     def _unpublished(self) -> list[Captured]:
-        """The tables that are not published any more; with on_gap = 'snapshot' the next session publishes them again, if it may."""
+        """Return the tables that are no longer published; with on_gap = 'snapshot', the session ends if they can be published
+        again."""
         at = self._at
         try:
             gone = check_published(at.connection, at.publications, at.tables.all())
@@ -88,7 +89,7 @@ class Upkeep:
         return gone
 
     def _look_around(self, position: Position) -> None:
-        """SessionEndedError if there is more to be captured than there was: the next session takes it in."""
+        """Raise SessionEndedError if a pattern matches new tables: the next session captures them."""
         at = self._at
         known = {*position.get("tables", ()), *at.tables.stopped}
         if any(name.table == "*" for name in self._options.tables):
@@ -98,5 +99,5 @@ class Upkeep:
 
 
 def drop_slot(at: SessionContext) -> None:
-    """Remove the slot of a session from the server."""
+    """Drop the slot of a session on the server."""
     at.connection.rows("SELECT pg_drop_replication_slot(%s)", at.options.slot)
