@@ -1,8 +1,8 @@
-"""What a source is: something outside that hands over rows, and can go on from where the log has it.
+"""Interface of a source: a reader of an external system that yields rows and can resume from the position in the log.
 
-A source knows nothing of the log. It is asked to read on from a position, which is plain JSON of its own making, and gives
-events; `headwater.sources.source_runner` puts them into the log, each transaction as one atomic append that has the new position
-in it. So whatever dies, and wherever: what is in the log and the position that goes with it are of one commit.
+A source does not use the log. It is asked to read on from a position, which is plain JSON that the source defined, and yields
+events. `headwater.sources.source_runner` writes each transaction to the log as one atomic append, with the new position in the
+same commit. So after a crash at any point, the rows in the log and the position stored with them belong to the same commit.
 """
 
 from __future__ import annotations
@@ -17,41 +17,42 @@ from headwater.catalog.definitions import TopicDefinition
 from headwater.core.errors import HeadwaterError
 
 Position = dict[str, Any]
-"""Where a source goes on from: plain JSON."""
+"""Position from which a source resumes: plain JSON."""
 AWAY = "waiting to connect"
-"""How the state of a source begins, in words, while nobody answers where it reads."""
+"""First words of the state of a source while the system that it reads from does not answer."""
 AGAIN = "trying again"
-"""How it begins while what answers is an error."""
+"""First words of the state while the external system answers with an error."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of the transaction under way; several may come before its end."""
+    """Rows of the current transaction. A transaction may have several of these events before its `Commit`."""
 
     topic: str
     batch: pa.RecordBatch
-    """In the topic's `row_schema`."""
+    """Rows in the topic's `row_schema`."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """The rows since the last one are one atomic append, and the position is in the same commit."""
+    """End of a transaction: the rows since the last `Commit` become one atomic append, with the position in the same commit."""
 
     sequence: int
-    """Rises from one to the next: the log takes none twice."""
+    """Sequence of the commit. Sequences increase from commit to commit: the log accepts each sequence once."""
     position: Position
 
 
 @dataclass(frozen=True)
 class Evolve:
-    """A topic is to be made, or to have these columns, before the rows that follow; given between transactions alone."""
+    """Request to create a topic, or to change its columns, before the rows that follow. Yielded only between transactions."""
 
     definition: TopicDefinition
 
 
 @dataclass(frozen=True)
 class Quiet:
-    """There is nothing to hand over now. `sequence`: everything up to there was given, also if it brought no rows."""
+    """The source has no more rows at present. `sequence`: everything up to this sequence was yielded, even if it contained no
+    rows."""
 
     sequence: int | None = None
     position: Position | None = None
@@ -61,74 +62,75 @@ Event = Rows | Commit | Evolve | Quiet
 
 
 class RowSource(Protocol):
-    """Where rows come from."""
+    """A source of rows."""
 
     def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
-        """Everything after what the log has: its last position, None before the first, and the sequence that it is of (-1).
-        Never ends by itself: where there is nothing for a moment, it says so."""
+        """Yield everything after the position: the last position in the log, None before the first. `sequence` is the sequence
+        of that position, -1 before the first. The iterator never ends by itself: while the source has nothing new, it yields
+        `Quiet`."""
         ...
 
     def durable(self, sequence: int, position: Position | None) -> None:
-        """The log has everything up to there, durably: it need not be given again."""
+        """Acknowledge that the log has everything up to the sequence durably: the source need not yield it again."""
         ...
 
     def end(self) -> int:
-        """The sequence up to which there is something now: reading up to there misses nothing that is committed by now."""
+        """Return the current end of the source as a sequence: reading up to it includes everything committed so far."""
         ...
 
     def close(self) -> None:
-        """Let go of everything outside."""
+        """Release all external resources."""
         ...
 
 
-# What a source may be able to do besides. Who has a use for it asks with `isinstance`; a kind that lacks it has no such member.
+# Optional interfaces of a source. Callers test for them with `isinstance`; a kind without the ability does not have the member.
 
 
 @runtime_checkable
 class Stated(Protocol):
-    """A source that says how it is doing."""
+    """A source that reports a state."""
 
     @property
     def state(self) -> str:
-        """What it does, or why it does nothing, in words."""
+        """Current activity of the source, or the reason why it is idle, in words."""
         ...
 
 
 @runtime_checkable
 class Busy(Protocol):
-    """A source that may have more to do than its `end` says."""
+    """A source that may have work left even though its `end` was reached."""
 
     @property
     def busy(self) -> bool:
-        """Whether there is something that it was asked for, or has received, and has not handed over."""
+        """Whether the source has requests to fulfil, or received data that it has not yielded."""
         ...
 
 
 @runtime_checkable
 class Finishing(Protocol):
-    """A source that holds what nobody else has: it is to hand that over before it is closed."""
+    """A source that holds data which exists nowhere else: it must yield this data before it is closed."""
 
     def finish(self) -> bool:
-        """Take in no more; whether all of it is handed over."""
+        """Stop receiving. Returns whether all received data was yielded."""
         ...
 
 
 @runtime_checkable
 class SelfRestarting(Protocol):
-    """A source that an error may have begin anew by itself."""
+    """A source that can recover from certain errors by restarting from scratch."""
 
     def begins_anew(self, error: HeadwaterError) -> bool:
-        """Whether reading everything again makes good what an error that has stopped it means."""
+        """Whether reading everything again repairs the error that stopped the source."""
         ...
 
 
 @runtime_checkable
 class OfTables(Protocol):
-    """A source of several tables, of which some may stop while the others go on."""
+    """A source of several tables: some tables may stop while the others continue."""
 
     @property
     def stopped(self) -> Mapping[str, HeadwaterError]:
-        """By table: why it is not captured any more."""
+        """Error of each stopped table, by table."""
         ...
 
 
@@ -138,70 +140,70 @@ class Counting(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Counts since it was declared, by what is counted."""
+        """Counts since the source was declared, by name of the counter."""
         ...
 
     @property
     def last_refused(self) -> Sequence[str]:
-        """What it has refused last."""
+        """Messages rejected most recently."""
         ...
 
 
 class Backlog(Protocol):
-    """What a server keeps for the source that reads from it."""
+    """WAL or other data that an external server retains for the source."""
 
     @property
     def retained_bytes(self) -> int:
-        """What is kept."""
+        """Number of bytes that the server retains."""
         ...
 
     @property
     def behind_bytes(self) -> int:
-        """What the source has not confirmed yet."""
+        """Number of bytes that the source has not confirmed yet."""
         ...
 
     @property
     def over_budget(self) -> bool:
-        """Whether that is more than the source may cost."""
+        """Whether the retained bytes exceed the budget of the source."""
         ...
 
 
 @runtime_checkable
 class Retaining(Protocol):
-    """A source whose server keeps what it has not confirmed."""
+    """A source whose server retains data until the source confirms it."""
 
     @property
     def health(self) -> Backlog | None:
-        """What the server keeps; None before that is known."""
+        """Data retained by the server; None until the first measurement."""
         ...
 
 
 @runtime_checkable
 class Snapshotting(Protocol):
-    """A source that reads a table again while it reads on: ALTER SOURCE ... SNAPSHOT."""
+    """A source that can snapshot a table again while it continues to read: ALTER SOURCE ... SNAPSHOT."""
 
     def snapshot(self, table: str, where: str | None = None) -> None:
-        """Have a table read, or those rows of it for which a condition holds."""
+        """Request a snapshot of a table, or of the rows of it that match a condition."""
         ...
 
 
 @runtime_checkable
 class Restarting(Protocol):
-    """A source that takes up a table which has stopped: ALTER SOURCE ... RESTART table."""
+    """A source that can resume a stopped table: ALTER SOURCE ... RESTART table."""
 
     def retry(self, table: str) -> None:
-        """Take a table up again."""
+        """Resume capture of a table."""
         ...
 
 
 @runtime_checkable
 class Pausable(Protocol):
-    """A source whose snapshots can rest: ALTER SOURCE ... PAUSE and RESUME."""
+    """A source whose snapshots can be paused: ALTER SOURCE ... PAUSE and RESUME."""
 
     def pause(self) -> None:
-        """Let snapshots rest."""
+        """Pause snapshots."""
         ...
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Resume snapshots."""
         ...

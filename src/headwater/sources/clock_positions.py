@@ -1,7 +1,7 @@
-"""Sequences for sources whose outside counts nothing: moments of the clock.
+"""Sequences derived from the clock, for sources whose external system has no positions.
 
-That the log has everything up to a moment means: whatever was there to be had at that moment is in the log. So the end of such
-a source is simply now, and a look that begins later and hands over all it finds gets there.
+If the log has everything up to a point in time, it has everything that the external system offered at that time. So the end of
+such a source is the current time. A scan that begins later and yields everything it finds reaches this end.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from headwater.core.clock import Clock, Microseconds
 from headwater.sources.base import Quiet
 
 SAID_FIRST_MS = 500.0
-"""How soon after rows it is said that there is nothing more; then less and less often, because each may be a commit."""
+"""Delay after rows until the first report that nothing is new. Later reports are further apart, because each may be a commit.
+"""
 
 
 class Moments:
-    """The sequences that one reading of a source hands out, which rise even if the clock is set back."""
+    """Sequences of one run of a source. They increase even if the clock is set back."""
 
     def __init__(self, clock: Clock, sequence: int, said_every_ms: float) -> None:
-        """`sequence` is what the log has; `said_every_ms`: how rarely it is said, at least, that nothing is new."""
+        """`sequence` is the last sequence in the log; `said_every_ms` is the longest interval between reports that nothing is
+        new."""
         self.last = sequence
         self._clock = clock
         self._said_every_ms = said_every_ms
@@ -32,22 +34,23 @@ class Moments:
         self._said_ms = clock.steady_ms()
 
     def now(self) -> int:
-        """The moment at which a look begins."""
+        """Return the time at which a scan begins."""
         return max(self._clock.now_us(), self.last + 1)
 
     def within(self) -> int:
-        """The sequence of a commit that is not the last of a look: it claims nothing."""
+        """Return the sequence of a commit that is not the last of a scan: it claims no completeness."""
         self.last += 1
         return self.last
 
     def up_to(self, moment: int) -> int:
-        """The sequence of a commit with which everything that was there at a moment is in the log."""
+        """Return the sequence of a commit after which the log has everything that was available at `moment`."""
         self.last = max(self.last + 1, moment)
         self.speak()
         return self.last
 
     def quiet(self, moment: int) -> Quiet:
-        """Nothing was there that the log does not have; said now and then."""
+        """Return the event for a scan that found nothing new. Only some of these events have a sequence, at increasing
+        intervals."""
         now = self._clock.steady_ms()
         if now - self._said_ms < self._pause_ms:
             return Quiet()
@@ -57,17 +60,18 @@ class Moments:
         return Quiet(self.last)
 
     def speak(self) -> None:
-        """Say so at the next opportunity: somebody may wait for it."""
+        """Make the next `quiet` report its sequence: a caller may be waiting for it."""
         self._pause_ms = 0.0
 
 
 def owned(source: str, topic: TopicDefinition) -> TopicDefinition:
-    """A topic that a source fills, and nobody else."""
+    """Return the topic as one that only this source writes."""
     return dataclasses.replace(topic, captured_by=source)
 
 
 def rows_of(topic: TopicDefinition) -> TopicDefinition:
-    """What rows have to fit before `captured` tells where they come from."""
+    """Return the topic without the capture columns: rows are conformed to it before `captured` adds the columns of their
+    origin."""
     return topic if topic.captured_by is None else dataclasses.replace(topic, captured_by=None)
 
 
@@ -78,7 +82,8 @@ def captured(
     time_us: Microseconds | Sequence[Microseconds],
     transaction: int | None = None,
 ) -> pa.RecordBatch:
-    """Conformed rows of `rows_of(topic)` with what a captured topic says of where they come from: the same of all, or of each."""
+    """Return conformed rows of `rows_of(topic)` with the capture columns added: position, time and transaction of their origin.
+    `position` and `time_us` are one value for all rows, or one per row."""
     if topic.captured_by is None:
         return batch
     count = batch.num_rows

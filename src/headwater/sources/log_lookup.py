@@ -1,7 +1,8 @@
-"""What the log itself knows of a captured table: the keys that are live, and the last values of some rows.
+"""Lookups of a captured table in the log: its live keys, and the last values of given rows.
 
-Where a key's last record is says an index (`keyindex`), which is made when it is first asked for, is kept beside the log, and takes in
-what was appended since whenever it is asked. So a question costs what it asks for, however long the topic is.
+An index (`key_index`) maps each key to its last record. The index is created at the first lookup, is stored next to the log,
+and is extended with newly appended records at each lookup. So the cost of a lookup depends on the keys asked for, not on the
+length of the topic.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from headwater.log.protocol import Log
 from headwater.sources.row_sizes import check_bytes
 
 TAKEN_ROWS = 1 << 18
-"""Records that are taken into an index at a time."""
+"""Number of records added to an index at a time."""
 CHECKED_ROWS = 64
-"""Of so many records of each batch it is seen that they are those that the index means."""
+"""Number of records of each batch whose keys are compared with the index, to detect an index of a different log."""
 NEAR_ROWS = 16_384
-"""Records that are nearer to each other than this are read in one go."""
+"""Records with a distance of fewer offsets than this are read in one range."""
 
 FOUND = "_found"
 Found = tuple[pa.RecordBatch, npt.NDArray[np.int64]]
-"""Rows, and of which of the keys that were asked for each is."""
+"""Rows, and for each row the index of the requested key that it belongs to."""
 
 
 class Lookups:
-    """Questions to the log about its keyed topics."""
+    """Looks up rows of keyed topics in the log."""
 
     def __init__(self, log: Log, folder: Path | None = None) -> None:
-        """`folder` is where indexes are kept; without one each is made anew by every process."""
+        """`folder` stores the indexes; without it, every process builds its own."""
         self._log = log
         self._folder = folder
         self._indexes: dict[tuple[str, int], dict[int, PartitionIndex]] = {}
 
     def live_keys(self, topic: str) -> Iterator[pa.RecordBatch]:
-        """The key columns of the rows that the topic's table has now."""
+        """Yield the key columns of the current rows of the topic's table."""
         definition = self._log.topic(topic)
         keys = list(definition.key)
         for partition, index in self._index(definition).items():
@@ -57,15 +58,15 @@ class Lookups:
                 yield batch
 
     def definition(self, topic: str) -> TopicDefinition | None:
-        """A topic as it is declared now; None if there is none."""
+        """Return the current definition of a topic; None if the topic does not exist."""
         return self._log.topics().get(topic)
 
     def moment(self) -> int:
-        """What was written up to now: the number of the last commit."""
+        """Return the number of the last commit in the log."""
         return self._log.sequence()
 
     def is_empty(self, topic: str) -> bool:
-        """Whether nothing was ever written to a topic, or there is none."""
+        """Whether a topic does not exist, or was never written to."""
         return topic not in self._log.topics() or all(
             info.end == 0 for info in self._log.partitions(topic).values()
         )
@@ -73,9 +74,9 @@ class Lookups:
     def last_values(
         self, topic: str, keys: pa.RecordBatch, columns: Sequence[str], since: int = 0, after: int = 0
     ) -> pa.RecordBatch:
-        """Some columns of the rows with these keys, as the log has them last, in the order of the keys; and `_found`: whether
-        a row is there that was written after a moment, and is of the source's log after a position. One that was deleted last is
-        not. TooLargeError if they are too many to be had at once."""
+        """Return some columns of the last records with these keys, in the order of the keys, and the column `_found`: whether a
+        record was found that was written after commit `since` and whose source position is greater than `after`. A key whose
+        last record is a delete is not found. RowsTooLargeError if the values have too many bytes to be combined."""
         definition = self._log.topic(topic)
         wanted = keys.select(list(definition.key))
         where = ["_source_position"] if after else []
@@ -99,7 +100,7 @@ class Lookups:
         return _in_order(found, keys.num_rows, columns, definition)
 
     def _index(self, definition: TopicDefinition) -> dict[int, PartitionIndex]:
-        """The index of a topic, with everything that is in the log."""
+        """Return the index of a topic, extended with all records in the log."""
         known = (definition.name, definition.incarnation)
         partitions = self._log.partitions(definition.name)
         if known not in self._indexes:
@@ -107,7 +108,7 @@ class Lookups:
             self._indexes[known] = {p: PartitionIndex(folder, p, sync=self._log.sync) for p in partitions}
         for partition, index in self._indexes[known].items():
             info = partitions[partition]
-            if index.end > info.end:  # of a log that is not this one
+            if index.end > info.end:  # the index belongs to a different log
                 index.clear()
             at = max(index.end, info.first)
             while at < info.end:
@@ -129,7 +130,7 @@ class Lookups:
         index.add(columns[:-2], columns[-2].to_numpy(), deleted, end)
 
     def _own_folder(self, definition: TopicDefinition) -> Path | None:
-        """The folder of a topic's index; those of topics that had its name are removed."""
+        """Return the folder of a topic's index, and remove the folders of earlier topics with the same name."""
         if self._folder is None:
             return None
         own = self._folder / f"{definition.name}.{definition.incarnation}"
@@ -144,7 +145,8 @@ class Lookups:
         return own
 
     def _at(self, topic: str, partition: int, offsets: Offsets, columns: Sequence[str]) -> Iterator[Found]:
-        """The records at ascending offsets, and which of them each is; those that lie near each other are read together."""
+        """Yield the records at ascending offsets, each batch with the indices of its records in `offsets`. Records close to
+        each other are read together."""
         if not len(offsets):
             return
         wanted = list(dict.fromkeys([*columns, "_offset"]))
@@ -177,7 +179,7 @@ class Lookups:
 
 
 def _each(places: Offsets, asked: Offsets) -> tuple[Offsets, Offsets]:
-    """For each time that one of `places` is asked for: which it is, and which of those that ask."""
+    """Return one entry for every occurrence of one of `places` in `asked`: the index in `places`, and the index in `asked`."""
     order = np.argsort(asked, kind="stable")
     begins = np.searchsorted(asked[order], places, "left")
     counts = np.searchsorted(asked[order], places, "right") - begins

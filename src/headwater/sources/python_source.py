@@ -1,8 +1,8 @@
-"""Capture from a user's own class: the source that `CREATE SOURCE ... FROM PYTHON` makes, and what such a class is.
+"""Python source: `CREATE SOURCE ... FROM PYTHON` runs a user's class; `Source` is the interface of such a class.
 
-Guarantee: each thing that the class hands over is one atomic append, with the position that it gave in the same commit; after
-a crash, or an error of its own, it is asked to go on from the last position that the log has. So every row is in the log once if
-the class, asked again from a position, hands over what comes after it.
+Guarantee: each item that the class yields is one atomic append, with the position of the item in the same commit. After a
+crash, or an exception in the class, reading resumes from the last position in the log. So every row is in the log exactly once
+if the class, given a position, yields what follows this position.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from headwater.sql.parser import parse_columns
 
 BACKOFF_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 TRIES_AWAITED = 4
-"""How often is tried in vain before somebody who waits for the end is told."""
+"""Number of failed attempts after which a caller that waits for the end gets the error."""
 QUIET_S = 0.2
 EVERY_US = 1_000_000
 SAID_EVERY_MS = 2_000.0
 
 
 class Source:
-    """A source of your own: subclass it, say which topics it fills, and hand over rows.
+    """A user-defined source: subclass it, declare the topics that it fills, and yield rows.
 
         class Clicks(hw.Source):
             topics = {"clicks": "user BIGINT, url STRING, at TIMESTAMP"}
@@ -50,28 +50,30 @@ class Source:
                 for page in service.pages(after):
                     yield {"clicks": page.rows}, page.number
 
-    `CREATE SOURCE site FROM PYTHON WITH (class = 'shop.sources:Clicks', options = '{"region": "eu"}')` makes one; the options are
-    the arguments of `__init__`. It is made where it is read, and again after an error of its own.
+    `CREATE SOURCE site FROM PYTHON WITH (class = 'shop.sources:Clicks', options = '{"region": "eu"}')` declares one; the
+    options are the arguments of `__init__`. An instance is created in the process that reads the source, and again after an
+    exception.
     """
 
     topics: ClassVar[Mapping[str, Any]] = {}
-    """By name: columns as in CREATE TOPIC, with PRIMARY KEY and WATERMARK if there is one, or a pyarrow schema."""
+    """By topic name: the columns as in CREATE TOPIC, with PRIMARY KEY and WATERMARK if there are any, or a pyarrow schema."""
 
     def read(self, position: Any) -> Iterator[tuple[Mapping[str, Any], Any] | None]:
-        """Everything after a position, None at first: rows by topic, and the position after them, again and again.
+        """Yield the rows after a position, repeatedly as pairs: rows by topic, and the position after them. The first position
+        is None.
 
-        Each is one atomic append. Rows are what `topic.append` takes; on a keyed topic they may have an `_op`. Positions are plain
-        JSON. Return when there is nothing more for now: it is called again after `every` (1 second). One that waits for what
-        comes yields None meanwhile, every second or so, which says that nothing is there that was not handed over.
+        Each pair is one atomic append. Rows have any form that `topic.append` accepts; on a keyed topic they may have an `_op`.
+        Positions are plain JSON. Return when there is nothing more for now: `read` is called again after `every` (1 second). A
+        source that waits for new data yields None about every second, which reports that everything available was yielded.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of what is outside."""
+        """Release external resources."""
 
 
 class PythonSource:
-    """A `Source` of a user's class; see `headwater.sources.base` for what each method promises."""
+    """Runs a `Source` of a user; see `headwater.sources.base` for the contract of each method."""
 
     def __init__(
         self,
@@ -83,10 +85,10 @@ class PythonSource:
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`definition` tells a topic as it is now; `standing`, what the log has of this source."""
+        """`definition` returns the current definition of a topic; `standing`, the producer state of this source in the log."""
         self.name = name
         self.state = "not reading"
-        """What it does, or why it does nothing, in words."""
+        """Current activity of the source, or the reason why it is idle, in words."""
         self._path = text(options.get("class"), "class", hint="write class = 'package.module:Class'")
         self._arguments = _read_arguments(options.get("options"))
         every = options.get("every")
@@ -99,13 +101,14 @@ class PythonSource:
 
     @classmethod
     def declared(cls, setup: SourceSetup) -> Self:
-        """The source that a declaration asks for."""
+        """Create the source of a declaration."""
         return cls(setup.name, setup.options, setup.lookups.definition, setup.standing)
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
     def check(self) -> list[TopicDefinition]:
-        """Load the class, and say which topics it fills. A topic that is the user's own stays as it is."""
+        """Load the class, and return the topics that it fills. An existing topic that the user created is not changed, and not
+        returned."""
         kind = load(self._path)
         declared = getattr(kind, "topics", None)
         if not isinstance(declared, Mapping) or not declared:
@@ -123,12 +126,13 @@ class PythonSource:
         return made
 
     def drop(self) -> None:
-        """Nothing was made outside."""
+        """Do nothing: nothing was created in an external system."""
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
-        """Everything that the class hands over from there on. An error of its own is waited out, and told in the state."""
+        """Yield what the class yields after the position. After an exception in the class, the state reports the error, and the
+        class is tried again with a backoff."""
         moments = Moments(self._clock, sequence, SAID_EVERY_MS)
         failures = 0
         while True:
@@ -147,19 +151,20 @@ class PythonSource:
             yield from self._wait(BACKOFF_S[min(failures - 1, len(BACKOFF_S) - 1)])
 
     def durable(self, sequence: int, position: Position | None) -> None:
-        """The class is told nothing: it is asked from the position again."""
+        """Do nothing: the class is not notified, but later called again with a position."""
 
     def end(self) -> int:
-        """The present. Whoever asks waits for it, and is told of errors instead of waiting for ever."""
+        """Return the current time. The caller is going to wait for it, so from now on repeated errors are raised instead of
+        retried for ever."""
         self._is_awaited = True
         known = self._standing()
         return max(self._clock.now_us(), -1 if known is None else known.sequence + 1)
 
     def close(self) -> None:
-        """Nothing is held between readings."""
+        """Do nothing: no resources are kept between runs of `read`."""
 
     def _passes(self, position: Position | None, moments: Moments) -> Iterator[Event]:
-        """What the class hands over, asked again and again."""
+        """Yield what one instance of the class yields, calling its `read` again and again."""
         made = _theirs(lambda: load(self._path)(**self._arguments))
         try:
             while True:
@@ -258,24 +263,25 @@ class PythonSource:
 
 
 class _UserError(Exception):
-    """The user's code raised its cause."""
+    """An exception in the user's code, which is its cause."""
 
 
 _DONE = object()
 
 
 def _theirs(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the user's code."""
+    """Call the user's code; _UserError if it raises an exception."""
     try:
         return call(*arguments)
     except Exception as error:
         if error.__traceback__ is not None:
-            error.__traceback__ = error.__traceback__.tb_next or error.__traceback__  # from their code on
+            error.__traceback__ = error.__traceback__.tb_next or error.__traceback__  # skip our frame
         raise _UserError from error
 
 
 def load(path: str) -> Callable[..., Any]:
-    """The class that a path such as `package.module:Class` names; also from the folder where the process runs."""
+    """Return the class that a path such as `package.module:Class` names. The working directory of the process is searched,
+    too."""
     module, colon, name = path.partition(":")
     here = os.getcwd()
     if here not in sys.path:

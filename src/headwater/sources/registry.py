@@ -18,29 +18,30 @@ from headwater.sources.source_runner import producer_of
 from headwater.sources.source_setup import SourceSetup
 
 KEYS = "keys"
-"""Where indexes of the keys of captured topics are, beside what is for a moment only."""
+"""Folder of the key indexes of captured topics, next to the folders for temporary data."""
 
 
 HANDED_OVER = frozenset(name for name, kind in SOURCE_KINDS.items() if kind.rows == "handed over")
-"""Kinds that nobody reads: who serves HTTP is handed their rows, and writes them."""
+"""Kinds whose rows the HTTP server receives and writes; no process reads them."""
 LISTENING = frozenset(name for name, kind in SOURCE_KINDS.items() if kind.rows != "read")
-"""Kinds that are sent to: there is nothing to catch up with while nobody listens."""
+"""Kinds that receive pushed data: there is no backlog to read, because data sent while no process listens is lost."""
 
 
 class DeclaredSource(RowSource, Protocol):
     """A source that can be declared in SQL."""
 
     def check(self) -> list[TopicDefinition]:
-        """See that it can be captured, and say which topics it fills, as they are to be now; raises what is wrong."""
+        """Check that the source can be captured; returns the topics that it fills, with their current columns. Raises the
+        problem found."""
         ...
 
     def drop(self) -> None:
-        """Remove what was made for it outside."""
+        """Remove what was created for the source in the external system."""
         ...
 
 
 def open_source(made: SourceDefinition, log: Log, folder: Path) -> DeclaredSource:
-    """A source, not connected yet; `folder` is for what does not fit in memory."""
+    """Return a source, not yet connected. `folder` is for temporary data that does not fit in memory."""
     kind = SOURCE_KINDS.get(made.kind)
     if kind is None:
         raise UsageError(f"this version of Headwater has no sources of kind {made.kind!r}")

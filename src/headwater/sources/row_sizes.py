@@ -1,4 +1,4 @@
-"""How many bytes rows have, before they are made: an Arrow column of text has 2 GiB at most, and memory its own bound."""
+"""Sizes of rows, checked before they are combined: an Arrow string column has at most 2 GiB, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 BYTES_MAX = 128 << 20
-"""What is put together at a time, but for a single row that is larger."""
+"""Maximum number of bytes of rows combined at a time, unless a single row is larger."""
 ROWS_MIN = 2
-"""So many rows are put together whatever their size: a change of a key is two, of which one has values."""
+"""Number of rows that are combined whatever their size: a change of a key is two rows, and only one of them has values."""
 
 
 class RowsTooLargeError(Exception):
-    """The rows have more bytes than are put together at a time; about so many `rows` would do."""
+    """The rows have more than `BYTES_MAX` bytes. About `rows` of them would fit."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
@@ -21,19 +21,19 @@ class RowsTooLargeError(Exception):
 
 
 def check_bytes(size: int, rows: int) -> None:
-    """TooLargeError if rows that were put together so far have too many bytes."""
+    """Raise RowsTooLargeError if the rows combined so far have too many bytes."""
     if size > BYTES_MAX and rows > ROWS_MIN:
         raise RowsTooLargeError(rows * BYTES_MAX // size)
 
 
 def taken(column: pa.Array, places: npt.NDArray[np.int64]) -> pa.Array:
-    """The values at some places, which may repeat; TooLargeError if they have too many bytes."""
+    """Return the values at the given indices, which may repeat; RowsTooLargeError if they have too many bytes."""
     check_bytes(int(row_bytes(column)[places].sum()), len(places))
     return column.take(pa.array(places))
 
 
 def row_bytes(column: pa.Array) -> npt.NDArray[np.int64]:
-    """About how many bytes each value of a column has."""
+    """Return the approximate number of bytes of each value of a column."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return np.diff(_offsets(column))

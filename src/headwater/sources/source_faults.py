@@ -1,4 +1,6 @@
-"""The faults of a source: that it has stopped, or that some of its tables have, kept in the workspace until they are read again."""
+"""Faults of a source: the source itself or some of its tables have stopped. Each is kept in the workspace until reading
+resumes.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ KIND: Final = "source"
 
 
 def table_fault(source: str, table: str) -> str:
-    """The name of the fault of one table."""
+    """Return the name of the fault of one table."""
     return f"{source}/{table}"
 
 
 def faults_of(faults: Faults, source: str) -> tuple[Fault | None, dict[str, Fault]]:
-    """The fault of a source as a whole, None if it has none, and those of its tables by table."""
+    """Return the fault of the whole source, None without one, and the faults of its tables, by table."""
     found = {fault.name: fault for fault in faults.current() if fault.kind == KIND}
     begin = table_fault(source, "")
     return found.get(source), {n.removeprefix(begin): f for n, f in found.items() if n.startswith(begin)}
@@ -42,14 +44,15 @@ class SourceFaults:
         self._tables = {table: fault.reason for table, fault in tables.items()}
 
     def stopped(self, error: Exception) -> None:
-        """Report what has stopped the source. That another process reads it now, or that this one ends, is no fault."""
+        """Report the error that stopped the source. Fencing by another process and the shutdown of this process are no
+        faults."""
         if isinstance(error, ClosedError | FencedError):
             return
         self._is_stopped = True
         self._faults.report(KIND, self._source, error)
 
     def look(self, event: Event, source: RowSource) -> None:
-        """Take note of an event of the source: tables that have stopped are reported, and what is read again is cleared."""
+        """Update the faults after an event of the source: report stopped tables, and clear the faults of what is read again."""
         stopped: Mapping[str, HeadwaterError] = source.stopped if isinstance(source, OfTables) else {}
         if not (stopped or self._tables or self._is_stopped):
             return
@@ -59,7 +62,7 @@ class SourceFaults:
                 self._faults.report(KIND, table_fault(self._source, table), error)
         if isinstance(event, Commit) or (isinstance(event, Quiet) and not _is_away(source)):
             self._clear_source()
-            if isinstance(event, Commit) or event.position is not None:  # its tables are known by then
+            if isinstance(event, Commit) or event.position is not None:  # its tables are determined by then
                 self._clear_tables(stopped)
 
     def _clear_source(self) -> None:
@@ -74,5 +77,5 @@ class SourceFaults:
 
 
 def _is_away(source: RowSource) -> bool:
-    """Whether a source waits for what it reads from."""
+    """Whether a source waits for the external system that it reads from."""
     return isinstance(source, Stated) and source.state.startswith((AWAY, AGAIN))

@@ -1,4 +1,4 @@
-"""From a source into the log: transactions become atomic appends, with the source's position in the same commit."""
+"""Copies a source into the log: each transaction becomes one atomic append, with the source's position in the same commit."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from headwater.sources.base import Busy, Commit, Event, Evolve, Finishing, Posit
 from headwater.sources.source_faults import SourceFaults
 
 NOTE_EVERY_MS = 500.0
-"""A source that moves on without rows is noted in the log at most so often."""
+"""Minimum interval between commits that record progress without rows."""
 WAIT_S = 0.005
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
-"""How long it is waited after what may pass by itself, at first and at most."""
+"""Pauses after a retryable error: the first, and the longest."""
 
 Define = Callable[[TopicDefinition], None]
-"""Makes a topic, or gives one that is there these columns, with all that hangs on it."""
+"""Creates a topic, or changes the columns of an existing one, together with everything that depends on it."""
 
 
 def producer_of(source: str, generation: int = 0) -> str:
-    """The name that a source appends by; one that begins anew has another, because its sequences do too."""
+    """Return the producer name of a source. Each generation has its own, because its sequences start again."""
     return f"source:{source}:{generation}" if generation else f"source:{source}"
 
 
 @dataclass
 class Progress:
-    """What a source has brought since it was started here."""
+    """Progress of a source since it was started in this process."""
 
     sequence: int = -1
-    """Up to where the log has everything."""
+    """Sequence up to which the log has everything."""
     rows: int = 0
     commits: int = 0
     committed_at: Microseconds | None = None
-    """When the last of them was in the log."""
+    """Time of the last commit."""
     is_reading: bool = False
     """Whether the source has answered: something was committed, or the source has nothing new."""
 
 
 class Capture:
-    """One source at work in this process. Whoever begins later takes over: the other is fenced off by the log."""
+    """Runs one source in this process. A `Capture` that starts later takes over: the log fences the earlier one."""
 
     def __init__(
         self, log: Log, name: str, source: RowSource, define: Define, clock: Clock, generation: int = 0
@@ -61,7 +61,8 @@ class Capture:
         known = log.producer(self._producer)
         self._epoch = 0 if known is None else known.epoch + 1
         if known is not None:
-            # The sequence that is there, once more: it writes nothing, and fences older epochs. One of them may have come first.
+            # Append the current sequence again: this writes nothing, and fences older epochs. An older epoch may have committed
+            # just before.
             log.append(Append({}, Producer(self._producer, known.sequence, self._epoch, exact=False)))
             known = log.producer(self._producer)
         self._known = known or ProducerInfo(-1, 0, None)
@@ -69,8 +70,9 @@ class Capture:
         self._faults = SourceFaults(log.faults, name)
 
     def run(self, *, until: int | None = None, stop: threading.Event | None = None) -> None:
-        """Take in what comes: up to a sequence and until nothing is left that the source was asked for, or until told to
-        stop; between transactions, never within one. A source that holds what nobody else has may `finish` first."""
+        """Copy events into the log until the sequence `until` is reached and the source has no requests left, or until `stop`
+        is set. Stops only between transactions. After `stop`, a source that holds data which exists nowhere else may `finish`
+        first."""
         events = self._read()
         try:
             for event in events:
@@ -83,11 +85,11 @@ class Capture:
             events.close()
 
     def end(self) -> int:
-        """The sequence up to which there is something in the source now."""
+        """Return the current end of the source as a sequence."""
         return self.source.end()
 
     def close(self) -> None:
-        """Let the source go."""
+        """Close the source."""
         self.source.close()
 
     def _read(self) -> Generator[Event]:
@@ -120,8 +122,8 @@ class Capture:
                     self._commit(self.progress.sequence, position)
 
     def _pass(self, sequence: int, position: Position | None) -> None:
-        """The source has moved on without rows: that is noted now and then, for those who wait in other processes. Until then the
-        source is not told: what it hears of is in the log."""
+        """Handle progress without rows: it is committed at intervals, for waiters in other processes. Progress that is not
+        committed yet is not acknowledged to the source, because the source is told only about sequences in the log."""
         if self._is_time_to_note():
             self._commit(sequence, position)
         else:
@@ -143,7 +145,7 @@ class Capture:
         self.progress.commits += 1
         self.progress.is_reading = True
         self.progress.committed_at = self._clock.now_us()
-        self._log.sync()  # the source forgets what it is told to be durable
+        self._log.sync()  # the source discards what is reported durable
         self.source.durable(sequence, position)
 
     def _give_up(self) -> None:
@@ -153,7 +155,7 @@ class Capture:
 
 
 class Capturing:
-    """A source that is kept going in a thread of its own."""
+    """Runs a source in a thread, and retries after retryable errors."""
 
     def __init__(
         self,
@@ -162,11 +164,11 @@ class Capturing:
         clock: Clock,
         report: Callable[[HeadwaterError], None] = lambda error: None,
     ) -> None:
-        """`report` is told the error that stops the source."""
+        """`report` is called with the error that stops the source."""
         self.name = name
         self._report = report
         self.error: HeadwaterError | None = None
-        """Why it has stopped, if it has."""
+        """Error that stopped the source; None while the source runs."""
         self._passing: HeadwaterError | None = None
         self._open = open_source
         self._clock = clock
@@ -177,21 +179,22 @@ class Capturing:
 
     @property
     def running(self) -> bool:
-        """Whether it still goes on."""
+        """Whether the thread of the source is alive."""
         return self._thread.is_alive()
 
     @property
     def progress(self) -> Progress:
-        """What it has brought so far."""
+        """Progress of the current run of the source."""
         return Progress() if self.capture is None else self.capture.progress
 
     @property
     def retries(self) -> HeadwaterError | None:
-        """The error after which the source is tried again, until it is read again; None while it is read."""
+        """The retryable error after which the source is being retried; None while the source is read."""
         return None if self.progress.is_reading else self._passing
 
     def wait(self, sequence: int, timeout_s: float) -> None:
-        """Until the log has everything up to a sequence. Raises what has stopped it."""
+        """Wait until the log has everything up to a sequence. Raises the error that stopped the source; LogTimeoutError after
+        `timeout_s`."""
         deadline = self._clock.steady_ms() + timeout_s * 1_000
         while self.progress.sequence < sequence:
             if self.error is not None:
@@ -201,7 +204,7 @@ class Capturing:
             self._stop.wait(WAIT_S)
 
     def reaches(self, sequence: int, within_s: float) -> bool:
-        """Whether the log has everything up to a sequence, now or within a moment."""
+        """Whether the log has everything up to a sequence, waiting at most `within_s` seconds."""
         deadline = self._clock.steady_ms() + within_s * 1_000
         while self.progress.sequence < sequence:
             if self._clock.steady_ms() > deadline or self._stop.wait(WAIT_S):
@@ -225,7 +228,7 @@ class Capturing:
                     return
                 self._passing = error
                 self.progress.is_reading = False
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told where the source is asked after
+            except Exception as error:  # noqa: BLE001 - any failure is reported in the status of the source
                 failed = HeadwaterError(f"source {self.name!r} failed: {type(error).__name__}: {error}")
                 failed.__cause__ = error
                 self._fail(failed)
@@ -234,11 +237,11 @@ class Capturing:
             pause_s = min(pause_s * 2, LAST_RETRY_S)
 
     def _fail(self, error: HeadwaterError) -> None:
-        self._report(error)  # first: who sees the error finds the fault as well
+        self._report(error)  # first: a reader that sees the error must find the fault, too
         self.error = error
 
     def _run(self) -> None:
-        """From where the log has it, until it is stopped or something breaks."""
+        """Read from the position in the log, until the source is stopped or an error occurs."""
         self.capture = self._open()
         try:
             self.capture.run(stop=self._stop)
@@ -247,7 +250,7 @@ class Capturing:
 
 
 def too_slow(source: str, timeout_s: float) -> LogTimeoutError:
-    """The error for a source that did not get there in time."""
+    """Return the error for a source that did not reach a sequence in time."""
     return LogTimeoutError(
         f"source {source!r} has not got there within {timeout_s:g} s",
         hint="`headwater status` says how far it is behind",

@@ -1,4 +1,4 @@
-"""What a source is made of: its declaration, and what the log knows of it."""
+"""Inputs from which a source is created: its declaration, and its state in the log."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from headwater.sources.log_lookup import Lookups
 
 @dataclass(frozen=True)
 class SourceSetup:
-    """What a source is made of. The class of a kind takes what it needs of it in its class method `declared`."""
+    """Inputs from which a source is created. The class of each kind picks what it needs in its class method `declared`."""
 
     name: str
     options: Mapping[str, Any]
-    """What WITH says, with what stands in the environment looked up."""
+    """Options of WITH, with references to environment variables resolved."""
     generation: int
-    """How often a source of this name was begun anew."""
+    """Number of times that the source was restarted from scratch."""
     lookups: Lookups
     standing: Callable[[], ProducerInfo | None]
-    """What the log has of this source."""
+    """Returns the producer state of this source in the log; None before its first commit."""
     folder: Path
-    """For what does not fit in memory."""
+    """Folder for temporary data that does not fit in memory."""

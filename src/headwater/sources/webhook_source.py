@@ -1,8 +1,9 @@
-"""Deliveries of webhooks: the source that `CREATE SOURCE ... FROM WEBHOOK` makes. Nothing is read here: whoever serves HTTP hands
-over what was posted (`headwater.web.routes.hooks`), and writes the row that a delivery becomes.
+"""Webhook source, created by `CREATE SOURCE ... FROM WEBHOOK`. It reads nothing itself: the HTTP server passes each posted
+request to it (`headwater.web.routes.hooks`), and writes the row of the delivery.
 
-Guarantee: a delivery is answered once its row is durable, and one that comes again under its id is answered as the first time and
-writes nothing: the id is in the same commit as the row. Who has not signed it with the secret, or not now, writes nothing.
+Guarantee: a delivery is answered once its row is durable. A delivery repeated under the same id gets the same answer and writes
+nothing: the id is in the same commit as the row. A request without a valid signature, or with one outside the time tolerance,
+writes nothing.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from headwater.sources.source_setup import SourceSetup
 from headwater.sql.parser import parse_columns
 
 COLUMNS = "delivery STRING NOT NULL, received_at TIMESTAMP NOT NULL, body STRING NOT NULL"
-"""What every record has; `columns` come after them."""
+"""Columns of every record; the declared `columns` follow them."""
 TOLERANCE = "5 minutes"
 BODY_MAX = "1 MB"
 ID_CHARACTERS_MAX = 255
 CONTAINERS_MAX = 1_000_000
-"""Objects and arrays of one delivery: one takes two bytes in its body, and 70 in memory."""
+"""Maximum number of objects and arrays in one delivery: each takes as little as two bytes in the body, and 70 in memory."""
 _OWN = ("delivery", "received_at", "body")
 _LONG = re.compile(rb"\d{19}")
-"""A whole number that may have more than 64 bits: the fast reader would make a float of it."""
+"""An integer that may exceed 64 bits: the fast JSON reader would return a float."""
 _HEADER = "header:"
-"""Before the name of a header, where a path would stand."""
+"""Prefix of a header name in `paths`."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,13 @@ class WebhookOptions:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What was delivered, proven and read: the row that it becomes, and the id that it is known by when it comes again."""
+    """A delivery with a verified signature and a parsed body: the row that it becomes, and the id by which a repetition is
+    recognized."""
 
     id: str
     row: Mapping[str, Any]
     sent_us: Microseconds
-    """When it was sent, as far as that was signed; else when it came."""
+    """Time of sending if the signature covers it, else time of arrival."""
 
 
 def read_options(source: str, options: Mapping[str, Any]) -> WebhookOptions:
@@ -85,7 +87,7 @@ def read_options(source: str, options: Mapping[str, Any]) -> WebhookOptions:
 
 
 class WebhookSource:
-    """A `DeclaredSource` whose rows are handed to it."""
+    """A `DeclaredSource` whose rows are passed to it by the HTTP server."""
 
     def __init__(self, name: str, options: Mapping[str, Any], *, clock: Clock | None = None) -> None:
         self.name = name
@@ -109,11 +111,11 @@ class WebhookSource:
     # --- declaring -------------------------------------------------------------------------------------------------
 
     def check(self) -> list[TopicDefinition]:
-        """The topic that it fills."""
+        """Return the topic that the source fills."""
         return [self.topic]
 
     def drop(self) -> None:
-        """Nothing was made outside."""
+        """Do nothing: nothing was created in an external system."""
 
     def _made(self) -> TopicDefinition:
         said = f"{COLUMNS}, {self.options.columns}" if self.options.columns else COLUMNS
@@ -140,7 +142,8 @@ class WebhookSource:
     # --- what is delivered -----------------------------------------------------------------------------------------
 
     def delivered(self, headers: Mapping[str, str], body: bytes) -> Delivery:
-        """A delivery, proven and read. SignatureError, or UsageError and BadRowError for what is signed and cannot be read."""
+        """Verify and parse a delivery. Raises SignatureError; UsageError or BadRowError if it is signed correctly but cannot be
+        read."""
         now_us = self._clock.now_us()
         options = self.options
         signed = check(options.scheme, headers, body, options.secrets, now_us, options.tolerance_us)
@@ -180,7 +183,7 @@ class WebhookSource:
         return found
 
     def _value(self, column: pa.Field, said: Any, headers: Mapping[str, str]) -> Any:
-        """What stands where a column is taken from; None where nothing does."""
+        """Return the value of a column at its path in the body or in the headers; None if it is missing."""
         path = self.options.paths.get(column.name, column.name)
         if path.startswith(_HEADER):
             value: Any = headers.get(path.removeprefix(_HEADER).strip().lower())
@@ -194,33 +197,33 @@ class WebhookSource:
         if pa.types.is_string(kind):
             return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
         if pa.types.is_timestamp(kind) and isinstance(value, int | float) and not isinstance(value, bool):
-            decode: Convert | None = _moment  # as many senders write times: seconds since 1970
+            decode: Convert | None = _moment  # many senders write times so: seconds since 1970
         else:
             decode = json_decoder(kind)
         if decode is None:
             return value
         return decoded(decode, value, self.options.topic, "the delivery", 0, column, "nothing was written")
 
-    # --- what a source is asked for beside that --------------------------------------------------------------------
+    # --- other methods of a source --------------------------------------------------------------------------------
 
     def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
-        """Nothing: rows are handed over by who serves HTTP."""
+        """Yield no rows: the HTTP server passes rows to the source directly."""
         while True:
             yield Quiet(self._clock.now_us())
 
     def durable(self, sequence: int, position: Position | None) -> None:
-        """Nobody waits for it: who delivers is answered by who writes."""
+        """Do nothing: the HTTP server answers the sender when it has written the row."""
 
     def end(self) -> int:
-        """The present: what was answered by now is in the log."""
+        """Return the current time: every delivery answered so far is in the log."""
         return self._clock.now_us()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the source keeps no resources."""
 
 
 def _below(value: Any, step: str) -> Any:
-    """What stands at a step of a path: in an object by name, in an array by number."""
+    """Return the value at one step of a path: by name in an object, by index in an array."""
     if isinstance(value, dict):
         return value.get(step)
     if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
