@@ -26,7 +26,8 @@ import pyarrow as pa
 import headwater as hw
 from headwater.core.errors import EvaluationError, HeadwaterError
 from headwater.core.storage import Storage
-from headwater.engine.collections.collections import Collection, CollectionStep
+from headwater.engine.collections.collection_steps import CollectionStep
+from headwater.engine.collections.collections import Collection
 from headwater.engine.dataflow.driver_executor import DriverExecutor
 from headwater.engine.dataflow.executor import (
     BoundStage,

@@ -18,7 +18,7 @@ import pytest
 
 from headwater import Workspace
 from headwater.core.clock import ManualClock
-from headwater.engine.collections.collections import balanced, total
+from headwater.engine.collections.row_ledger import balanced, total
 from headwater.engine.dataflow.operator_interface import ArrangementSpec
 from headwater.engine.merging import run_compaction
 from headwater.engine.tick.tick_engine import Engine

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.core.errors import UsageError
+from headwater.engine.collections.collection_steps import step_in_driver
 from headwater.engine.collections.collections import view_of
 from headwater.engine.collections.version_table import VersionCollection
 from headwater.engine.collections.workload import definitions
@@ -188,7 +189,7 @@ class VersionsSource:
         if not batches:
             return Delta.empty(unit.schema)
         records, runs = concat_rows(batches, schema), self._runs(before)
-        done = unit.step({self.name: records}, lambda _: runs, first=False)  # type: ignore[arg-type]
+        done = step_in_driver(unit, {self.name: records}, lambda _: runs, first=False)  # type: ignore[arg-type]
         return _selected(done.change, self._columns)
 
     def _runs(self, manifest: Manifest) -> list[Run]:

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from headwater.core.errors import TickNotKeptError
 from headwater.core.positions import Ends
-from headwater.engine.collections.collections import Collection, CollectionOutcome, ViewCollection
+from headwater.engine.collections.collection_steps import CollectionOutcome, step_in_driver
+from headwater.engine.collections.collections import Collection, ViewCollection
 from headwater.engine.collections.engine_context import EngineContext
 from headwater.engine.collections.retention_holds import base_of, base_slot, removed
 from headwater.engine.collections.version_table import all_records
@@ -163,10 +164,10 @@ class PastUnits:
         self, unit: Collection, changes: Changes, runs: Mapping[str, list[Run]], reached: Ends
     ) -> CollectionOutcome:
         held = lambda slot: runs[slot.name]  # noqa: E731
-        if not isinstance(unit, ViewCollection):
-            return unit.step(changes, held, first=False)  # type: ignore[arg-type]
-        watermarks = watermarks_at(self._log, unit.waits_for, reached)
-        return unit.step(changes, held, first=False, watermarks=watermarks)  # type: ignore[arg-type]
+        watermarks = {}
+        if isinstance(unit, ViewCollection):
+            watermarks = watermarks_at(self._log, unit.waits_for, reached)
+        return step_in_driver(unit, changes, held, first=False, watermarks=watermarks)  # type: ignore[arg-type]
 
     def _unit(self, name: str) -> Collection | None:
         served = {name: part.incarnation for name, part in self._moment.parts.items()}

@@ -11,7 +11,7 @@ from headwater.catalog.definitions import ViewDefinition
 from headwater.core.arguments import tick_token
 from headwater.core.errors import UsageError
 from headwater.core.positions import Token
-from headwater.engine.collections.collections import total
+from headwater.engine.collections.row_ledger import total
 from headwater.log.reader import wait_ms
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headwater.core.clock import from_us
-from headwater.engine.collections.collections import Ledger, balanced, total
+from headwater.engine.collections.row_ledger import Ledger, balanced, total
 from headwater.engine.collections.workload import definitions, state_of
 from headwater.engine.row_errors.late_rows import watermark_of
 from headwater.serving.name_hints import names_hinted

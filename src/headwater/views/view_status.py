@@ -59,7 +59,7 @@ def standings(log: Log, manifest: Manifest | None) -> list[ViewStatus]:
 
 def account_of(state: ViewState | None) -> dict[str, int]:
     """Return the accounts of the rows that a view has taken in, summed over all topics."""
-    from headwater.engine.collections.collections import balanced, total
+    from headwater.engine.collections.row_ledger import balanced, total
 
     return total(balanced(state.record.ledger or {} if state is not None else {}))
 
@@ -67,7 +67,7 @@ def account_of(state: ViewState | None) -> dict[str, int]:
 def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:
     """Return lines that name the stopped views of a tick, the reasons and the next step; an empty list if none is stopped. A
     view that the next tick will rebuild is omitted."""
-    from headwater.engine.collections.collections import BESIDE
+    from headwater.engine.collections.shadow_builds import BESIDE
     from headwater.engine.collections.workload import definitions
     from headwater.views.runner import still_stopped
 

@@ -81,7 +81,7 @@ def _print(about: dict[str, Any]) -> None:
 def _about(ws: Workspace) -> dict[str, Any]:
     from headwater.connectors.health.rejected_counts import rejected_rows
     from headwater.core.clock import SystemClock, from_us
-    from headwater.engine.collections.collections import total
+    from headwater.engine.collections.row_ledger import total
     from headwater.state import base_ticks, state_files
     from headwater.state.base_ticks import Bases
     from headwater.views.view_status import standings, waiting_rows

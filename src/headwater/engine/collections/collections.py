@@ -8,8 +8,7 @@ and other views read.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -19,30 +18,17 @@ import pyarrow.compute as pc
 
 from headwater.catalog.definitions import TopicDefinition, ViewDefinition
 from headwater.catalog.rules import FORGOTTEN
-from headwater.core.errors import EvaluationError
 from headwater.core.positions import Ends
-from headwater.engine.collections.shadow_builds import BESIDE as BESIDE
-from headwater.engine.collections.shadow_builds import Trial
-from headwater.engine.dataflow.dataflow import Dataflow, DataflowStep
-from headwater.engine.dataflow.driver_executor import DriverExecutor
-from headwater.engine.dataflow.executor import (
-    Added,
-    BoundStage,
-    Rows,
-    RowsInMemory,
-    RunParts,
-    StageProgram,
-    StageResult,
-    StageRows,
-    run_one,
-    size,
-)
-from headwater.engine.dataflow.linear import columns_of, renamed
+from headwater.engine.collections.collection_stages import ContentsStage, TableStage
+from headwater.engine.collections.shadow_builds import BESIDE, Trial
+from headwater.engine.dataflow.dataflow import Dataflow
+from headwater.engine.dataflow.executor import Rows, StageProgram
+from headwater.engine.dataflow.linear import columns_of
 from headwater.engine.dataflow.operator_interface import ArrangementSpec, StepState
 from headwater.engine.dataflow.operators.registry import kind_of
 from headwater.engine.dataflow.output_keys import group_columns, partition_columns
-from headwater.engine.row_errors.diverted_rows import ERRORS, Admission, AdmittedRows, no_single_row
-from headwater.engine.row_errors.late_rows import LATE_NAME, Late, Lateness, domains_of
+from headwater.engine.row_errors.diverted_rows import ERRORS, Admission
+from headwater.engine.row_errors.late_rows import LATE_NAME, Lateness, domains_of
 from headwater.operators import graph as g
 from headwater.operators.table.upsert import upsert
 from headwater.operators.zset.delta import Delta, consolidate
@@ -60,23 +46,6 @@ from headwater.plan.relations.metadata_columns import (
 T = TypeVar("T")
 CONTENTS = "contents"
 ERRORS_NAME = "errors"
-
-
-ACCOUNT = ("read", "used", "diverted", "dropped", "failed")
-Ledger = Mapping[str, Mapping[str, int]]
-"""By topic, counts of the rows that a view has read, and of those that it has not used, by reason."""
-
-
-@dataclass(frozen=True)
-class CollectionOutcome:
-    """The outcome of a step of a collection: the change of its contents, and the runs to add to its arrangements."""
-
-    change: Delta
-    runs: Mapping[ArrangementSpec, Run | RunParts]
-    beside: Mapping[ArrangementSpec, Delta] = field(default_factory=dict)
-    """Changes of the derived relations of a view, by arrangement."""
-    counted: Ledger = field(default_factory=dict)
-    """Counts of the rows of topics that the step has read and not used."""
 
 
 class TableCollection:
@@ -104,30 +73,10 @@ class TableCollection:
         """The topics of which the collection keeps private values."""
         self.contents = ArrangementSpec(CONTENTS, "latest", self.key, (), self.schema)
         self.slots: tuple[ArrangementSpec, ...] = (self.contents,)
-        self._stage = TableStage(self)
+        self.stages: tuple[StageProgram, ...] = (TableStage(self),)
+        """The stages of a step: one."""
         self._older: WeakKeyDictionary[Run, Run] = WeakKeyDictionary()
         """Runs from before a change of the columns, converted to the current schema."""
-
-    @property
-    def stages(self) -> tuple[StageProgram, ...]:
-        """The stages of a step."""
-        return (self._stage,)
-
-    def begin_step(
-        self,
-        changes: Mapping[str, StageRows],
-        state: StepState,
-        *,
-        first: bool,
-        watermarks: Mapping[str, int] | None = None,
-    ) -> TableStep:
-        """Return a step over records of the topic, for an executor to run."""
-        return TableStep(self, changes[self.topic], state)
-
-    def step(self, changes: Mapping[str, Rows], state: StepState, *, first: bool) -> CollectionOutcome:
-        """Run a step over records of the topic, in this process."""
-        step = self.begin_step(in_memory(changes), state, first=first)
-        return run_one(DriverExecutor(), step, TableStep.result)
 
     def apply(self, records: Rows, state: StepState) -> tuple[Delta, Run]:
         """Return the change that records cause, in the order of the log, and the run to add."""
@@ -256,32 +205,6 @@ class ViewCollection:
         made.name, made.replaces, made.trial = self.definition.name, None, None
         return made
 
-    def begin_step(
-        self,
-        changes: Mapping[str, StageRows],
-        state: StepState,
-        *,
-        first: bool,
-        watermarks: Mapping[str, int] | None = None,
-    ) -> ViewStep:
-        """Return a step over a change of the sources, for an executor to run.
-
-        `watermarks` are those of the topics that the view waits for, after that change.
-        """
-        return ViewStep(self, changes, state, first=first, watermarks=watermarks)
-
-    def step(
-        self,
-        changes: Mapping[str, Rows],
-        state: StepState,
-        *,
-        first: bool,
-        watermarks: Mapping[str, int] | None = None,
-    ) -> CollectionOutcome:
-        """Run a step over a change of the sources, in this process; see `begin_step`."""
-        step = self.begin_step(in_memory(changes), state, first=first, watermarks=watermarks)
-        return run_one(DriverExecutor(), step, ViewStep.result)
-
     def admitted(self, changes: Mapping[str, Delta]) -> Mapping[str, Delta]:
         """Return changes of the sources without the rows that the view diverts; changes of topics must have position
         columns."""
@@ -309,190 +232,6 @@ class ViewCollection:
         if tuple(key) == self.key or not runs:
             return list(runs)
         return [arrange(self.rows(runs), self.key)]
-
-
-class TableStage(StageProgram):
-    """Applies upserts and tombstones of a keyed topic to its table."""
-
-    def __init__(self, table: TableCollection) -> None:
-        self._table = table
-
-    @property
-    def slots(self) -> tuple[ArrangementSpec, ...]:  # type: ignore[override]
-        return self._table.slots
-
-    def evaluate(self, inputs: Sequence[Rows], *, first: bool) -> Sequence[Rows]:
-        return list(inputs)
-
-    def without_state(self, given: Sequence[Rows], *, first: bool) -> Delta | None:
-        return None if size(given[0]) else Delta.empty(self._table.schema)
-
-    def step(
-        self, given: Sequence[Rows], state: StepState, *, first: bool, watermarks: Mapping[str, int]
-    ) -> tuple[Delta, Added]:
-        change, run = self._table.apply(given[0], state)
-        return change, (run,)
-
-
-class ContentsStage(StageProgram):
-    """The last stage of a view: consolidates the change of its rows, and arranges it by the view's key."""
-
-    def __init__(self, pipeline: Dataflow, contents: ArrangementSpec) -> None:
-        self._pipeline = pipeline
-        self._schema = contents.schema
-        self.slots = (contents,)
-
-    def evaluate(self, inputs: Sequence[Rows], *, first: bool) -> Sequence[Rows]:
-        return list(inputs)
-
-    def without_state(self, given: Sequence[Rows], *, first: bool) -> Delta | None:
-        return None if size(given[0]) else Delta.empty(self._schema)
-
-    def step(
-        self, given: Sequence[Rows], state: StepState, *, first: bool, watermarks: Mapping[str, int]
-    ) -> tuple[Delta, Added]:
-        change = given[0]
-        assert isinstance(change, Delta)
-        return self.named_run(self._pipeline.arranged(change, self.slots[0].key))
-
-    def named_run(self, changed: Run) -> tuple[Delta, Added]:
-        """Return an arranged change of the contents with the column names of the view, as a delta and as a run."""
-        rows = renamed(changed.rows, self._schema)
-        return Delta(rows, changed.weights, distinct=True), (Run(changed.hashes, rows, changed.weights),)
-
-
-class TableStep:
-    """A step of a table over records of its topic: a single stage."""
-
-    def __init__(self, unit: TableCollection, records: StageRows, state: StepState) -> None:
-        self.unit = unit
-        self._stage = BoundStage(unit.stages[0], [records], state)
-        self._result: StageResult | None = None
-
-    def next_stage(self) -> BoundStage | None:
-        """See `StagedStep`."""
-        return self._stage if self._result is None else None
-
-    def take(self, result: StageResult) -> None:
-        """See `StagedStep`."""
-        self._result = result
-
-    def recover(self, error: EvaluationError) -> None:
-        """See `StagedStep`."""
-        raise error
-
-    def result(self) -> CollectionOutcome:
-        """Return the outcome of the step, once all stages have run."""
-        assert self._result is not None
-        return CollectionOutcome(loaded(self._result.output), self._result.runs)
-
-
-class ViewStep:
-    """A step of a view over a change of its sources: that of its dataflow, without the rows that the view excludes."""
-
-    def __init__(
-        self,
-        unit: ViewCollection,
-        changes: Mapping[str, StageRows],
-        state: StepState,
-        *,
-        first: bool,
-        watermarks: Mapping[str, int] | None = None,
-    ) -> None:
-        self.unit = unit
-        self.state = state
-        self._first = first
-        self._watermarks = watermarks or {}
-        self._given: Mapping[str, StageRows] = unit.by_source(changes)
-        self._admitted = self._given
-        self._diverted: AdmittedRows | None = None
-        self._late: Late | None = None
-        self._made: StageResult | None = None
-        """The change of the contents, and the runs of all stages; None until the last stage has run."""
-        self._dataflow_step = self._begun()
-
-    def next_stage(self) -> BoundStage | None:
-        """See `StagedStep`."""
-        if (stage := self._dataflow_step.next_stage()) is not None:
-            return stage
-        if self._made is None:
-            return BoundStage(self.unit.contents_stage, [self._dataflow_step.output], self.state)
-        self._find_late()
-        return None
-
-    def take(self, result: StageResult) -> None:
-        """See `StagedStep`."""
-        if not self._dataflow_step.is_over:
-            self._dataflow_step.take(result)
-        else:
-            self._made = StageResult(result.output, {**self._dataflow_step.runs, **result.runs})
-
-    def _find_late(self) -> None:
-        if self.unit.lateness is not None:
-            self._late = self.unit.lateness.found(self.admitted())
-
-    def recover(self, error: EvaluationError) -> None:
-        """Restart the step without the rows that fail, if the view diverts such rows."""
-        if self.unit.admission is None:
-            raise error
-        if self._diverted is not None:
-            raise no_single_row(error) from error
-        self._diverted = self.unit.admission.sorted_out(_all_loaded(self._given))
-        if not len(self._diverted.errors):
-            raise no_single_row(error) from error
-        self._admitted = in_memory(self._diverted.admitted)
-        self._made = None
-        self._dataflow_step = self._begun()
-
-    def admitted(self) -> Mapping[str, Delta]:
-        """Return the change of each source without the rows that are diverted."""
-        return _all_loaded(self._admitted)
-
-    def result(self) -> CollectionOutcome:
-        """Return the outcome of the step, once all stages have run."""
-        unit, given = self.unit, self._given
-        counted = {t: {"read": given[n].weight()} for t, n in unit.counted.items() if n in given}
-        beside: dict[ArrangementSpec, Delta] = {}
-        if self._diverted is not None:
-            beside[unit.errors.contents] = consolidate(self._diverted.errors)
-            for topic, failed in self._diverted.failed.items():
-                counted[topic]["failed"] = failed
-        if self._late is not None:
-            what = "diverted" if unit.late is not None else "dropped"
-            for topic, left_out in self._late.counted.items():
-                if topic not in unit.sources:  # a keyed topic's table has every record, late or not
-                    counted[topic][what] = left_out
-            if unit.late is not None:
-                beside[unit.late.contents] = self._late.rows
-        made = self._made
-        assert made is not None
-        runs = dict(made.runs)
-        runs |= {slot: arrange(told, slot.key) for slot, told in beside.items() if len(told)}
-        return CollectionOutcome(loaded(made.output), runs, beside, counted)
-
-    def _begun(self) -> DataflowStep:
-        """Return a step of the view's dataflow over the admitted rows."""
-        pipeline, first, watermarks = self.unit.pipeline, self._first, self._watermarks
-        return DataflowStep(pipeline, self._admitted, self.state, first=first, watermarks=watermarks)
-
-
-CollectionStep = TableStep | ViewStep
-
-
-def in_memory(changes: Mapping[str, Rows]) -> dict[str, StageRows]:
-    """Return changes in the memory of this process as inputs of stages."""
-    return {name: RowsInMemory(rows) for name, rows in changes.items()}
-
-
-def loaded(rows: StageRows) -> Delta:
-    """Load a change, wherever it is stored."""
-    change = rows.load()
-    assert isinstance(change, Delta)
-    return change
-
-
-def _all_loaded(changes: Mapping[str, StageRows]) -> dict[str, Delta]:
-    return {name: loaded(rows) for name, rows in changes.items()}
 
 
 class DerivedRelation:
@@ -542,33 +281,6 @@ def _looks_at(node: g.Node, columns: set[int]) -> bool:
             case _:
                 return True
     return True
-
-
-def added(ledger: Ledger, more: Ledger) -> Ledger:
-    """Return the sum of two ledgers."""
-    return {
-        topic: {
-            what: ledger.get(topic, {}).get(what, 0) + more.get(topic, {}).get(what, 0)
-            for what in dict.fromkeys((*ledger.get(topic, {}), *more.get(topic, {})))
-        }
-        for topic in dict.fromkeys((*ledger, *more))
-    }
-
-
-def total(accounts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return the sum of the accounts of all topics."""
-    return {what: sum(account[what] for account in accounts.values()) for what in ACCOUNT}
-
-
-def balanced(ledger: Ledger, topics: Iterable[str] = ()) -> dict[str, dict[str, int]]:
-    """Return a full account by topic: every row that was read was used, diverted or dropped as late, or has failed."""
-    accounts = {}
-    for topic in dict.fromkeys((*topics, *ledger)):
-        counted = ledger.get(topic, {})
-        left_out = {what: counted.get(what, 0) for what in ("diverted", "dropped", "failed")}
-        read = counted.get("read", 0)
-        accounts[topic] = {"read": read, "used": read - sum(left_out.values()), **left_out}
-    return accounts
 
 
 def side_by_side(units: Sequence[Collection]) -> Iterator[list[Collection]]:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from headwater.catalog.definitions import TopicDefinition, ViewDefinition
 from headwater.core.clock import Clock, Microseconds, parse_span_us
 from headwater.core.errors import CorruptionError, HeadwaterError
-from headwater.engine.collections.collections import BESIDE, Collection, ViewCollection, view_of
+from headwater.engine.collections.collections import Collection, ViewCollection, view_of
+from headwater.engine.collections.shadow_builds import BESIDE
 from headwater.engine.collections.workload import definitions
 from headwater.engine.dataflow.operator_interface import ArrangementSpec
 from headwater.log.protocol import CursorMove, FailedWork, HeldRecords, Log

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from headwater.catalog.definitions import TopicDefinition
 from headwater.core.types import TIMESTAMP, quote
+from headwater.engine.collections.collection_stages import TableStage
 from headwater.engine.collections.collections import CONTENTS, TableCollection
 from headwater.engine.dataflow.executor import Rows
 from headwater.engine.dataflow.operator_interface import ArrangementSpec, StepState
@@ -65,6 +66,7 @@ class VersionCollection(TableCollection):
         )
         self.contents = ArrangementSpec(CONTENTS, "ordered", self.key, self._spec.order, self._records)
         self.slots = (self.contents,)
+        self.stages = (TableStage(self),)
 
     def apply(self, records: Rows, state: StepState) -> tuple[Delta, Run]:
         """Return the change of versions that records cause, in the order of the log, and the run to add.

@@ -15,7 +15,6 @@ from headwater.catalog.definitions import TopicDefinition, ViewDefinition
 from headwater.catalog.dropped_columns import DroppedColumn
 from headwater.core.errors import ColumnDroppedError, HeadwaterError, StatementError, UsageError
 from headwater.engine.collections.collections import (
-    BESIDE,
     ERRORS_NAME,
     Collection,
     DerivedRelation,
@@ -23,7 +22,7 @@ from headwater.engine.collections.collections import (
     ViewCollection,
     view_of,
 )
-from headwater.engine.collections.shadow_builds import trial_of
+from headwater.engine.collections.shadow_builds import BESIDE, trial_of
 from headwater.engine.collections.version_table import VersionCollection, readable_versions
 from headwater.engine.dataflow.dataflow import Dataflow
 from headwater.engine.dataflow.jvm_expressions import Evaluator

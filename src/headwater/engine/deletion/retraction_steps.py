@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headwater.core.errors import EvaluationError
-from headwater.engine.collections.collections import ViewCollection, ViewStep
+from headwater.engine.collections.collection_steps import ViewStep
+from headwater.engine.collections.collections import ViewCollection
 from headwater.engine.dataflow.dataflow import Dataflow
 from headwater.engine.dataflow.executor import (
     Added,

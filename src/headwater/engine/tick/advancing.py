@@ -18,14 +18,9 @@ from headwater.core.errors import (
 )
 from headwater.core.positions import Ends
 from headwater.engine.collections.arrangements import Added
-from headwater.engine.collections.collections import (
-    Collection,
-    CollectionOutcome,
-    CollectionStep,
-    DerivedRelation,
-    ViewCollection,
-    added,
-)
+from headwater.engine.collections.collection_steps import CollectionOutcome, CollectionStep, begin_step
+from headwater.engine.collections.collections import Collection, DerivedRelation, ViewCollection
+from headwater.engine.collections.row_ledger import added
 from headwater.engine.dataflow.executor import RowsInMemory, StageRows, run_one
 from headwater.engine.input.log_range import log_ranges
 from headwater.engine.merging.run_compaction import merged_run
@@ -113,7 +108,7 @@ class TickAdvance:
     ) -> CollectionStep:
         """Return the step of a collection over a change."""
         held = self.state.arrangements.of(unit)
-        return unit.begin_step(changes, held, first=first, watermarks=watermarks)
+        return begin_step(unit, changes, held, first=first, watermarks=watermarks)
 
     def finished(self, step: CollectionStep) -> None:
         """Add the outcome of a live collection's step to the tick."""

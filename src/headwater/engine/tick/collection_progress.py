@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headwater.core.positions import Ends
 from headwater.engine.collections.arrangements import Added
-from headwater.engine.collections.collections import Ledger
+from headwater.engine.collections.row_ledger import Ledger
 from headwater.operators.zset.delta import Delta
 from headwater.state.manifest import Manifest, ViewState
 

@@ -11,12 +11,8 @@ from collections.abc import Mapping
 
 from headwater.core.errors import HeadwaterError, KeyStoreError
 from headwater.core.positions import Ends
-from headwater.engine.collections.collections import (
-    Collection,
-    CollectionStep,
-    ViewCollection,
-    in_memory,
-)
+from headwater.engine.collections.collection_steps import CollectionStep, in_memory
+from headwater.engine.collections.collections import Collection, ViewCollection
 from headwater.engine.collections.workload import Workload
 from headwater.engine.deletion import rebuild_after_delete
 from headwater.engine.deletion.retract import Retraction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headwater.core.errors import CorruptionError, TickNotKeptError, WorkspaceMissingError
 from headwater.engine.collections.arrangements import arrangement_id
-from headwater.engine.collections.collections import BESIDE, Collection, ViewCollection
+from headwater.engine.collections.collections import Collection, ViewCollection
 from headwater.engine.collections.retention_holds import (
     base_of,
     base_slot,
@@ -12,6 +12,7 @@ from headwater.engine.collections.retention_holds import (
     hold_from_start,
     removed,
 )
+from headwater.engine.collections.shadow_builds import BESIDE
 from headwater.engine.collections.version_table import VersionCollection
 from headwater.engine.tick.collection_progress import CollectionProgress
 from headwater.engine.tick.tick_state import TickState
