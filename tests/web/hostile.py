@@ -213,8 +213,8 @@ class _Patched:
     """The first message of a stream, with references in it that are made to lead elsewhere."""
 
     def __init__(self, body: bytes) -> None:
-        (length,) = struct.unpack_from("<i", body, 4)
-        self._data, self._rest = bytearray(body[8 : 8 + length]), body[8 + length :]
+        self._data = bytearray(_first_metadata(body))
+        self._rest = body[8 + len(self._data) :]
         self.root = _Table.root(self._data).table(2)
 
     def place(self, table: _Table, field: int) -> int:
@@ -244,6 +244,22 @@ class _Patched:
     def _target(self, place: int) -> int:
         (offset,) = struct.unpack_from("<I", self._data, place)
         return int(place + offset)
+
+
+def schema_with_body() -> bytes:
+    """A schema that has a body, which whoever reads the stream skips: a batch may hide there, or what follows may be taken for it."""
+    plain, rest = stream(batch_of(id=pa.array([1]))), nulls_without_bytes()
+    metadata, rest = _first_metadata(plain), rest[8 + len(_first_metadata(rest)) :]
+    root, vtable, table, end = 16, 4, 12, 40
+    header = _Table.root(metadata).table(2)._at
+    front = struct.pack("<I6Hi", root, table, end - root, 16, 18, 4, 8, root - vtable)
+    front += struct.pack("<IqhB5x", end + header - (root + 4), 8, 4, 1)
+    return struct.pack("<Ii", 0xFFFFFFFF, len(front + metadata)) + front + metadata + bytes(8) + rest
+
+
+def _first_metadata(body: bytes) -> bytes:
+    (length,) = struct.unpack_from("<i", body, 4)
+    return body[8 : 8 + length]
 
 
 def offsets_without_values(rows: int) -> bytes:
@@ -291,6 +307,7 @@ ARROW_BOMBS: dict[str, Callable[[], bytes]] = {
     "one long name of many columns": shared_name,
     "metadata that are one long value": shared_metadata,
     "fields that are there twice": lambda: shared_fields(19),
+    "a schema with a body": schema_with_body,
 }
 """Streams that the server refuses, each with a status of 4xx and without taking memory for what they ask for."""
 

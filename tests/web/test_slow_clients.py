@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import httpx
+import orjson
 import pytest
 
 import headwater as hw
@@ -64,6 +65,23 @@ def check_problem(answer: httpx.Response, status: int, kind: str) -> dict[str, o
     assert problem["type"] == f"urn:headwater:problem:{kind}"
     assert problem["hint"]
     return problem
+
+
+@pytest.mark.parametrize("piece_bytes", [1_000, 70_000, 300_000])
+def test_a_body_that_comes_in_pieces_is_what_was_sent(ws: hw.Workspace, piece_bytes: int) -> None:
+    ids = list(range(1_000_000, 1_060_000))
+    body = orjson.dumps([{"id": number} for number in ids])
+    with served(ws) as at, connected(at) as client:
+        client.sendall(
+            "POST /topics/orders HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        )
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(body), piece_bytes):
+            client.sendall(body[start : start + piece_bytes])
+        assert answer_of(client).status_code == 200
+    stored = [number for batch in ws.topic("orders").read() for number in batch.column("id").to_pylist()]
+    assert stored[ROWS:] == ids
 
 
 @pytest.mark.parametrize("path", ["/topics/orders", "/query", "/console/api/dead", "/hooks/shop"])

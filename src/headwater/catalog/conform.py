@@ -63,8 +63,8 @@ def conform(
             hint=f"write append([{{...}}]), or ws.append({{{topic.name!r}: [...]}}) for several topics",
         )
     if (batch := _fitting(rows, topic)) is not None:
-        for field, column in zip(topic.schema, batch.columns, strict=False):
-            if not validated:
+        if not validated:
+            for field, column in zip(topic.schema, batch.columns, strict=False):
                 _validate(column, field, topic)
         if topic.keyed:
             _check_codes(batch.column("_op"), topic, ops)
@@ -342,8 +342,8 @@ def _check_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> None:
         ops = batch.column("_op")
         if pc.any(pc.equal(ops, DELETE)).as_py():
             living = pc.not_equal(ops, DELETE)
-    for field in topic.schema:
-        column = batch.column(field.name)
+    for place in topic.null_places:
+        field, column = topic.schema.field(place), batch.column(place)
         required = not field.nullable or field.name == topic.time
         if required and column.null_count:
             missing = column.is_null()
@@ -375,11 +375,11 @@ def _may_lack(column: pa.Array, kind: pa.DataType) -> bool:
 
 def _without_hidden_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> pa.RecordBatch:
     """Return the batch without nulls in NOT NULL fields below a NULL struct: they are invisible, but Parquet rejects them."""
-    for place, field in enumerate(topic.schema):
-        column = batch.column(place)
-        if pa.types.is_nested(field.type) and _hides_nulls(column, field.type):
+    for place in topic.nested_places:
+        column, kind = batch.column(place), topic.schema.field(place).type
+        if _hides_nulls(column, kind):
             numbered = with_times_as_numbers(column)
-            filled = array_of(numbered.to_pylist(), numbered.type).cast(field.type)
+            filled = array_of(numbered.to_pylist(), numbered.type).cast(kind)
             batch = batch.set_column(place, batch.schema.field(place), filled)
     return batch
 

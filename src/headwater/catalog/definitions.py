@@ -107,6 +107,19 @@ class TopicDefinition:
         op = [pa.field("_op", OP_TYPE)] if self.keyed else []
         return pa.schema([*fields, *op, *self.source_columns])
 
+    @cached_property
+    def nested_places(self) -> tuple[int, ...]:
+        """The places of the columns whose values have parts."""
+        return tuple(place for place, field in enumerate(self.schema) if pa.types.is_nested(field.type))
+
+    @cached_property
+    def null_places(self) -> tuple[int, ...]:
+        """The places of the columns that may refuse a NULL, as a whole or in a part of it."""
+        required = (
+            place for place, field in enumerate(self.schema) if not field.nullable or field.name == self.time
+        )
+        return tuple(sorted({*required, *self.nested_places}))
+
     @property
     def source_columns(self) -> pa.Schema:
         """Metadata columns of captured records."""

@@ -10,7 +10,7 @@ adds up their claims, and rejects streams that exceed its bounds or have types t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -47,7 +47,7 @@ class StreamTooLargeError(StreamError):
     """A stream whose decoded size exceeds the bounds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StreamBounds:
     """Limits on the decoded size of a stream."""
 
@@ -55,41 +55,48 @@ class StreamBounds:
     bytes_max: int
 
 
-def read_stream(body: bytes, bounds: StreamBounds) -> pa.Table:
-    """Return the rows of a stream, validated. StreamError or StreamTooLargeError before the claimed memory is allocated."""
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A schema whose types are accepted, and the positions of its columns with nested offsets or indices."""
+
+    schema: pa.Schema
+    deep_places: tuple[int, ...]
+
+
+def read_stream(body: bytes, bounds: StreamBounds) -> tuple[pa.Table, int]:
+    """Return the rows of a stream, validated, and the size of their buffers in bytes. StreamError or StreamTooLargeError before
+    the claimed memory is allocated."""
     try:
-        schema = _checked(body, bounds)
+        accepted, size = _checked(body, bounds)
         batches = []
         with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
             for batch in stream:
                 if not batch.num_rows:
                     continue  # Arrow does not validate all of an empty batch, and it has no rows to use
                 batch.validate(full=True)
-                for column in batch.columns:
-                    if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
-                        _check_offsets(column)
+                for place in accepted.deep_places:
+                    _check_offsets(batch.column(place))
                 batches.append(batch)
-        return pa.Table.from_batches(batches, schema=schema)
+        return pa.Table.from_batches(batches, schema=accepted.schema), size
     except StreamError:
         raise
     except (pa.ArrowException, OSError, EOFError, ValueError, struct.error) as error:
         raise StreamError(str(error).partition("\n")[0]) from None
 
 
-def _checked(body: bytes, bounds: StreamBounds) -> pa.Schema:
-    """Return the schema of a stream that is within its bounds."""
-    schema: pa.Schema | None = None
-    rows = size = 0
+def _checked(body: bytes, bounds: StreamBounds) -> tuple[_Accepted, int]:
+    """Return the schema of a stream that is within its bounds, and the size of its decompressed buffers in bytes."""
+    length = _metadata_length(body, 0) if body else 0
+    if not length:
+        raise StreamError("it is empty")
+    end = _HEAD.size + length
+    accepted = _read_schema(body[:end])
+    rows = values = size = 0
     said = _Said()
-    for number, message in enumerate(_messages(body)):
+    for number, message in enumerate(_messages(body, end), start=1):
         if number > BATCHES_MAX:
             raise StreamTooLargeError(f"it has more than {BATCHES_MAX:,} batches")
         said.metadata(message.metadata)
-        if schema is None:
-            if message.kind != _SCHEMA:
-                raise StreamError("it does not begin with a schema")
-            schema = _read_schema(body[: message.end])
-            continue
         if message.kind not in (_BATCH, _DICTIONARY):
             raise StreamError(f"message {number} is neither a batch nor a dictionary")
         batch = message.header
@@ -101,27 +108,35 @@ def _checked(body: bytes, bounds: StreamBounds) -> pa.Schema:
             rows += _length(batch, "a batch")
             if rows > bounds.rows_max:
                 raise StreamTooLargeError(f"it has more than {bounds.rows_max:,} rows")
+        values += _values(batch)
         size += _decoded_bytes(batch, message)
-        if size > bounds.bytes_max:
+        if size + VALUE_BYTES * values > bounds.bytes_max:
             raise StreamTooLargeError(f"it is larger than {bounds.bytes_max:,} bytes once it is decoded")
-    if schema is None:
-        raise StreamError("it is empty")
-    return schema
+    return accepted, size
 
 
-def _read_schema(message: bytes) -> pa.Schema:
-    """Return a schema whose types are accepted. Clients send the same schema repeatedly: the latest ones are cached."""
+def _read_schema(message: bytes) -> _Accepted:
+    """Return the schema of the first message of a stream. Clients send the same schema repeatedly: the latest ones are cached."""
     return (
         _remembered_schema(message) if len(message) <= SCHEMA_BYTES_REMEMBERED else _checked_schema(message)
     )
 
 
-def _checked_schema(message: bytes) -> pa.Schema:
-    for measured in _messages(message):
-        _Said().schema(measured.header)
+def _checked_schema(message: bytes) -> _Accepted:
+    # one with a body is refused: it would lie beyond these bytes
+    measured = _Message(message, _HEAD.size, len(message) - _HEAD.size)
+    if measured.kind != _SCHEMA:
+        raise StreamError("it does not begin with a schema")
+    said = _Said()
+    said.metadata(measured.metadata)
+    said.schema(measured.header)
     schema = pa.ipc.read_schema(pa.py_buffer(message))
     _check_fields(schema)
-    return schema
+    types = pa.types
+    deep = (
+        place for place, kind in enumerate(schema.types) if types.is_nested(kind) or types.is_dictionary(kind)
+    )
+    return _Accepted(schema, tuple(deep))
 
 
 _remembered_schema = lru_cache(maxsize=64)(_checked_schema)
@@ -134,12 +149,16 @@ def _length(batch: _Table, what: str) -> int:
     return length
 
 
-def _decoded_bytes(batch: _Table, message: _Message) -> int:
-    """Return the size of a batch's arrays once they are decompressed, as the batch claims it."""
-    nodes = batch.int64_pairs(1)
-    lengths = nodes[::2]
+def _values(batch: _Table) -> int:
+    """Return the number of values in the columns of a batch, nested ones included, as the batch claims it."""
+    lengths = batch.int64_pairs(1)[::2]
     if lengths and min(lengths) < 0:
         raise StreamError("a column has fewer than 0 values")
+    return sum(lengths)
+
+
+def _decoded_bytes(batch: _Table, message: _Message) -> int:
+    """Return the size of a batch's buffers once they are decompressed, as the batch claims it."""
     pairs = batch.int64_pairs(2)
     offsets, sizes = pairs[::2], pairs[1::2]
     room = message.body_length
@@ -150,7 +169,7 @@ def _decoded_bytes(batch: _Table, message: _Message) -> int:
         sizes = tuple(
             message.uncompressed(offset, length) for offset, length in zip(offsets, sizes, strict=True)
         )
-    return sum(sizes) + VALUE_BYTES * sum(lengths)
+    return sum(sizes)
 
 
 def _check_offsets(column: pa.Array) -> None:
@@ -293,15 +312,10 @@ _PLAIN = _IN_DICTIONARIES | {
 # --- messages ------------------------------------------------------------------------------------------------------
 
 
-def _messages(body: bytes) -> Iterator[_Message]:
-    """Yield the messages up to the end of the stream; StreamError for bytes after it."""
-    at = 0
+def _messages(body: bytes, at: int) -> Iterator[_Message]:
+    """Yield the messages from a position to the end of the stream; StreamError for bytes after it."""
     while at < len(body):
-        if len(body) - at < _HEAD.size:
-            raise StreamError("it breaks off")
-        marker, length = _HEAD.unpack_from(body, at)
-        if marker != _CONTINUATION:
-            raise StreamError("a message does not begin as those of Arrow 0.15 and later do")
+        length = _metadata_length(body, at)
         at += _HEAD.size
         if length == 0:
             break
@@ -312,12 +326,22 @@ def _messages(body: bytes) -> Iterator[_Message]:
         raise StreamError("there is more after its end")
 
 
+def _metadata_length(body: bytes, at: int) -> int:
+    """Return the length of the metadata of the message at a position; 0 at the end of the stream."""
+    if len(body) - at < _HEAD.size:
+        raise StreamError("it breaks off")
+    marker, length = _HEAD.unpack_from(body, at)
+    if marker != _CONTINUATION:
+        raise StreamError("a message does not begin as those of Arrow 0.15 and later do")
+    if length and (length < 8 or at + _HEAD.size + length > len(body)):
+        raise StreamError(f"a message claims {length:,} bytes of metadata")
+    return int(length)
+
+
 class _Message:
     """One message: its `kind`, `header` and `metadata`, and the position of its body."""
 
     def __init__(self, body: bytes, at: int, length: int) -> None:
-        if length < 8 or at + length > len(body):
-            raise StreamError(f"a message claims {length:,} bytes of metadata")
         self._body = body
         metadata = body[at : at + length]
         root = _Table.root(metadata)
@@ -350,13 +374,14 @@ class _Table:
     def __init__(self, data: bytes | bytearray, at: int) -> None:
         self._data = data
         self._at = at
-        self._vtable = at - _read("<i", data, at)
-        self._size = _read("<H", data, self._vtable)
+        vtable = at - _read(_INT32, data, at)
+        count = min(_read(_UINT16, data, vtable) // 2 - 2, FIELDS_READ)
+        self._offsets: tuple[int, ...] = _OFFSETS[count](data, vtable + 4) if count > 0 else ()
 
     @classmethod
     def root(cls, data: bytes | bytearray) -> _Table:
         """Return the root table of a flatbuffer."""
-        return cls(data, _read("<I", data, 0))
+        return cls(data, _read(_UINT32, data, 0))
 
     def has(self, field: int) -> bool:
         """Whether a field is present."""
@@ -369,55 +394,65 @@ class _Table:
     def uint8(self, field: int) -> int:
         """Return a byte field, 0 if it is absent."""
         place = self._place(field)
-        return 0 if place is None else _read("<B", self._data, place)
+        return 0 if place is None else _read(_UINT8, self._data, place)
 
     def int64(self, field: int) -> int:
         """Return a long field, 0 if it is absent."""
         place = self._place(field)
-        return 0 if place is None else _read("<q", self._data, place)
+        return 0 if place is None else _read(_INT64, self._data, place)
 
     def table(self, field: int) -> _Table:
         """Return a nested table; StreamError if it is absent."""
         place = self._place(field)
         if place is None:
             raise StreamError("a message lacks a part of its metadata")
-        return _Table(self._data, place + _read("<I", self._data, place))
+        return _Table(self._data, place + _read(_UINT32, self._data, place))
 
     def tables(self, field: int) -> Iterator[_Table]:
         """Yield the tables of a vector."""
         place = self._place(field)
         if place is not None:
-            start = place + _read("<I", self._data, place)
-            for at in range(start + 4, start + 4 + 4 * _read("<I", self._data, start), 4):
-                yield _Table(self._data, at + _read("<I", self._data, at))
+            start = place + _read(_UINT32, self._data, place)
+            for at in range(start + 4, start + 4 + 4 * _read(_UINT32, self._data, start), 4):
+                yield _Table(self._data, at + _read(_UINT32, self._data, at))
 
     def length(self, field: int) -> int:
         """Return the length of a text field in bytes, 0 if it is absent."""
         place = self._place(field)
-        return 0 if place is None else _read("<I", self._data, place + _read("<I", self._data, place))
+        if place is None:
+            return 0
+        return _read(_UINT32, self._data, place + _read(_UINT32, self._data, place))
 
     def int64_pairs(self, field: int) -> tuple[int, ...]:
         """Return a vector of structs of two longs as a flat tuple."""
         place = self._place(field)
         if place is None:
             return ()
-        start = place + _read("<I", self._data, place)
-        count = _read("<I", self._data, start)
+        start = place + _read(_UINT32, self._data, place)
+        count = _read(_UINT32, self._data, start)
         if start + 4 + 16 * count > len(self._data):
             raise StreamError("a list in the metadata is longer than the metadata")
         return struct.unpack_from(f"<{2 * count}q", self._data, start + 4)
 
     def _place(self, field: int) -> int | None:
         """Return the position of a field; None if it is absent."""
-        entry = 4 + 2 * field
-        if entry + 2 > self._size:
+        if field >= len(self._offsets) or not (offset := self._offsets[field]):
             return None
-        offset = _read("<H", self._data, self._vtable + entry)
-        return self._at + offset if offset else None
+        return self._at + offset
 
 
-def _read(form: str, data: bytes | bytearray, at: int) -> int:
-    if at < 0:  # Python would count it from the end
+_Unpack = Callable[[bytes | bytearray, int], tuple[int, ...]]
+"""Reads numbers at a position; struct.error where they do not lie within the data."""
+
+FIELDS_READ = 8
+"""Number of fields of a table that are read: no more are needed."""
+_UINT8, _UINT16, _INT32, _UINT32, _INT64 = (struct.Struct(f"<{form}").unpack_from for form in "BHiIq")
+_OFFSETS = [struct.Struct(f"<{count}H").unpack_from for count in range(FIELDS_READ + 1)]
+"""Unpackers of the offsets of a table's fields, by the number of fields."""
+
+
+def _read(unpack: _Unpack, data: bytes | bytearray, at: int) -> int:
+    if at < 0:  # which Python would count from the end
         raise StreamError("a position in the metadata lies before its beginning")
-    (value,) = struct.unpack_from(form, data, at)
-    return int(value)
+    (value,) = unpack(data, at)
+    return value

@@ -32,6 +32,8 @@ _EXAMPLES = {
     "DECIMAL": "such as 12.50",
     "BOOLEAN": "true or false",
 }
+UNREADABLE = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What a decoder raises for a value that it cannot read."""
 _TRUE, _FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 
 
@@ -156,6 +158,8 @@ def _decimal(value: Any) -> Decimal:
 
 
 def _float(value: Any) -> Any:
+    if type(value) is float:
+        return value
     if isinstance(value, str):
         if value.lower() not in ("nan", "inf", "-inf", "infinity", "-infinity"):
             raise ValueError(f"{value!r} is not a number")
@@ -221,18 +225,25 @@ def decoded(
     """Return a value decoded for its column; BadRowError with its `place`, such as 'line 7', if it cannot be decoded."""
     try:
         return decode(value)
-    except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
-        expected = format_type(field.type)
-        raise BadRowError(
-            f"column {field.name!r} of {place} for topic {topic!r} is {shown(value, 80)}, expected {expected}",
-            detail=detail,
-            hint=_EXAMPLES.get(expected.split("(")[0]),
-            topic=topic,
-            row=row,
-            column=field.name,
-            value=value,
-            expected=expected,
-        ) from None
+    except UNREADABLE:
+        raise unreadable(value, topic, place, row, field, detail) from None
+
+
+def unreadable(
+    value: Any, topic: str, place: str, row: int, field: pa.Field, detail: str | None = None
+) -> BadRowError:
+    """The error for a value that its column does not take, see `decoded`."""
+    expected = format_type(field.type)
+    return BadRowError(
+        f"column {field.name!r} of {place} for topic {topic!r} is {shown(value, 80)}, expected {expected}",
+        detail=detail,
+        hint=_EXAMPLES.get(expected.split("(")[0]),
+        topic=topic,
+        row=row,
+        column=field.name,
+        value=value,
+        expected=expected,
+    )
 
 
 def distinct(names: Iterable[str]) -> list[str]:

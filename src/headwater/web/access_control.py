@@ -8,6 +8,7 @@ rejected unless the origin is allowed.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -175,6 +176,7 @@ def needed_scope(scope: Scope) -> TokenScope:
     return "write" if writes else "read"
 
 
+@lru_cache(maxsize=16)
 def _name(host: str) -> str:
     """Return the name in a Host header, without the port, in lower case."""
     try:

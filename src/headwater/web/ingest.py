@@ -152,11 +152,9 @@ class Ingest:
         self._posts += 1
         written = lane.gathering.post(post, self._large_threads if is_large else self._threads)
         written.add_done_callback(lambda _: self._finish(name, lane))
-        try:
-            async with asyncio.timeout(self._settings.write_s):
-                await asyncio.shield(written)
-        except TimeoutError:
-            raise _not_written_yet(self._settings) from None
+        await _end_of(written, self._settings.write_s)
+        if not written.done():
+            raise _not_written_yet(self._settings)
         if post.answer is not None:
             return post.answer
         raise post.error or RuntimeError("a post was forgotten")
@@ -171,6 +169,23 @@ class Ingest:
         lane.posts -= 1
         if not lane.posts:
             self._lanes.pop(name, None)
+
+
+async def _end_of(work: asyncio.Future[None], seconds: float) -> None:
+    """Wait until work is done, or for so many seconds. The work goes on when whoever waits is cancelled."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+
+    def end(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    work.add_done_callback(end)
+    timer = loop.call_later(seconds, end)
+    try:
+        await over
+    finally:
+        timer.cancel()
 
 
 class Strangers:

@@ -24,6 +24,8 @@ Start = str | int | dict[int, int] | datetime
 
 def refuse_unknown(request: Request, known: Sequence[str]) -> None:
     """Raise UsageError for an unknown parameter: a misspelt one must not be ignored."""
+    if not request.scope["query_string"]:
+        return
     for name in request.query_params:
         if name not in known:
             raise UsageError(f"there is no parameter {name!r}", hint=f"there are {', '.join(known)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow as pa
 from headwater.catalog.definitions import HIDDEN, TopicDefinition
 from headwater.core.arrow_bodies import StreamBounds, StreamError, StreamTooLargeError, read_stream
 from headwater.core.errors import UsageError
-from headwater.core.json_csv import decoded, has_decimal, json_decoder, read_json
+from headwater.core.json_csv import UNREADABLE, has_decimal, json_decoder, read_json, unreadable
 from headwater.core.values import (
     converted_bytes,
     count_values,
@@ -85,16 +86,27 @@ class BodyReader:
         """`bytes_max` and `rows_max`: what a body may have, in bytes as it is sent and in rows."""
         self._topic = topic
         self._rows_max = rows_max
-        self._decoded_max = bytes_max * EXPANSION_MAX
-        fields = list(topic.given.schema)
-        self._types = {field.name: field.type for field in fields}
-        self._row_bytes = sum(map(null_bytes, self._types.values()))
+        self._bounds = StreamBounds(rows_max, bytes_max * EXPANSION_MAX)
         self.size = 0
         """About how many bytes the rows that were read last take in the columns of the topic."""
-        self._exact = any(has_decimal(field.type) for field in fields)
-        self._decoders = [
-            (field, decode) for field in fields if (decode := json_decoder(field.type)) is not None
-        ]
+
+    @cached_property
+    def _types(self) -> dict[str, pa.DataType]:
+        return {field.name: field.type for field in self._topic.given.schema}
+
+    @cached_property
+    def _row_bytes(self) -> int:
+        """What a row of JSON takes at least."""
+        return sum(map(null_bytes, self._types.values()))
+
+    @cached_property
+    def _exact(self) -> bool:
+        return any(map(has_decimal, self._types.values()))
+
+    @cached_property
+    def _decoders(self) -> list[tuple[pa.Field, Callable[[Any], Any]]]:
+        fields = self._topic.given.schema
+        return [(field, decode) for field in fields if (decode := json_decoder(field.type)) is not None]
 
     def rows(self, body: bytes, media: Media) -> Rows:
         """The rows, with values of Python or Arrow; UsageError or BadRowError, with the place, where they cannot be read;
@@ -102,9 +114,9 @@ class BodyReader:
         if media is Media.ARROW:
             return self._arrow(body)
         rows = self._lines(body) if media is Media.NDJSON else self._document(body)
-        self._check_size(rows)
+        self._check_size(len(rows) * self._row_bytes)
         for row in rows:
-            if isinstance(row, dict):
+            if isinstance(row, dict) and not _IGNORED.isdisjoint(row):  # type: ignore[redundant-expr]
                 for name in row.keys() & _IGNORED:
                     del row[name]
         for field, decode in self._decoders:
@@ -118,10 +130,13 @@ class BodyReader:
             if not isinstance(row, dict):
                 continue  # type: ignore[unreachable]  # JSON may have anything here: refused later, with its number
             value = row.get(name)
-            if value is not None:
-                row[name] = decoded(
-                    decode, value, self._topic.name, f"row {number}", number, field, NOTHING_WRITTEN
-                )
+            if value is None:
+                continue
+            try:
+                row[name] = decode(value)
+            except UNREADABLE:
+                place = f"row {number}"
+                raise unreadable(value, self._topic.name, place, number, field, NOTHING_WRITTEN) from None
 
     # --- JSON ------------------------------------------------------------------------------------------------------
 
@@ -183,7 +198,7 @@ class BodyReader:
 
     def _arrow(self, body: bytes) -> pa.Table:
         try:
-            table = read_stream(body, StreamBounds(self._rows_max, self._decoded_max))
+            table, size = read_stream(body, self._bounds)
         except StreamTooLargeError as error:
             raise Problem(
                 413, "body-too-large", f"the Arrow stream is too large: {error}", hint="send it in pieces"
@@ -194,28 +209,30 @@ class BodyReader:
                 detail=str(error) or None,
                 hint="docs/http.md lists the types; views of strings, as polars writes them, are sent as plain strings",
             ) from None
-        if any(name in _IGNORED for name in table.column_names):
+        topic = self._topic.given
+        if not topic.nested_places and table.schema.equals(topic.row_schema):  # nothing is converted
+            self._check_size(size)
+            return table
+        if not _IGNORED.isdisjoint(table.column_names):
             table = table.select([i for i, name in enumerate(table.column_names) if name not in _IGNORED])
-        self._check_size(table)
+        self._check_size(self._size_of(table))
         return table
 
     # --- bounds ----------------------------------------------------------------------------------------------------
 
-    def _check_size(self, rows: Rows) -> None:
-        self.size = size = self._size_of(rows)
-        if size > self._decoded_max:
+    def _check_size(self, size: int) -> None:
+        self.size = size
+        if size > self._bounds.bytes_max:
             raise Problem(
                 413,
                 "body-too-large",
                 f"the rows take about {size:,} bytes in the columns of topic {self._topic.name!r}, "
-                f"and may take {self._decoded_max:,}",
+                f"and may take {self._bounds.bytes_max:,}",
                 hint="send them in pieces",
             )
 
-    def _size_of(self, rows: Rows) -> int:
+    def _size_of(self, rows: pa.Table) -> int:
         """About how many bytes rows take in the columns of the topic. Columns that are not given are NULL, which takes bytes too."""
-        if not isinstance(rows, pa.Table):
-            return len(rows) * self._row_bytes
         given = dict(zip(rows.schema.names, rows.columns, strict=True))
         size = 0
         for name in given.keys() - self._types.keys():  # `_op`, and what is refused

@@ -98,6 +98,7 @@ class _Bounded(HttpToolsProtocol):
     stall_s: float
     retry_after_s: int
     _awaiting_head: TimerHandle | None = None
+    _within_head = False
     _stalled: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -121,14 +122,25 @@ class _Bounded(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         under_way: RequestResponseCycle | None = self.cycle
-        if self._awaiting_head is None and (under_way is None or under_way.response_complete):
-            self._await_head()
+        self._within_head |= under_way is None or under_way.response_complete
         super().data_received(data)
+        if self._within_head and self._awaiting_head is None:  # most heads come in one piece
+            self._await_head()
 
     def on_headers_complete(self) -> None:
         """Stop the time limit: the head is complete."""
+        self._within_head = False
         self._stop_awaiting()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Pass a piece of a body on without a copy if no other piece waits: uvicorn would copy it into a buffer and out of it."""
+        cycle: Any = self.cycle
+        if not cycle.body:
+            cycle.body = b""  # adding to empty bytes copies nothing
+        elif isinstance(cycle.body, bytes):
+            cycle.body = bytearray(cycle.body)
+        super().on_body(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all time limits."""

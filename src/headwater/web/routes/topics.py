@@ -96,6 +96,8 @@ async def _received(request: Request, room: Ingest | Strangers, most: int, hint:
     pieces, size = [], 0
     try:
         async for piece in request.stream():
+            if not piece:  # the last one is, and to join it with another would copy that
+                continue
             if size + len(piece) > most:
                 raise _too_large(most, hint)
             room.reserve(len(piece), size + len(piece))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -178,12 +179,19 @@ def read_head(file: File, beyond: int = 0) -> tuple[Head | None, bytes]:
         data = file.read_at(0, HEAD_BYTES + beyond)
         if len(data) < HEAD_BYTES:
             break
-        body = data[: _HEAD.size]
-        if _CHECKSUM.unpack_from(data, _HEAD.size)[0] == xxhash.xxh3_64_intdigest(body):
-            _, _, number, visible, durable, boot = _HEAD.unpack(body)
-            head = Head(number, visible, durable, boot.rstrip(b"\0").decode(errors="replace"))
+        if (head := _head_of(data[:HEAD_BYTES])) is not None:
             return head, data[HEAD_BYTES:]
     return None, data[HEAD_BYTES:]
+
+
+@lru_cache(maxsize=16)
+def _head_of(data: bytes) -> Head | None:
+    """What was published in these bytes, which most looks find as the one before did; None if they are damaged."""
+    body = data[: _HEAD.size]
+    if _CHECKSUM.unpack_from(data, _HEAD.size)[0] != xxhash.xxh3_64_intdigest(body):
+        return None
+    _, _, number, visible, durable, boot = _HEAD.unpack(body)
+    return Head(number, visible, durable, boot.rstrip(b"\0").decode(errors="replace"))
 
 
 def journals(storage: Storage) -> list[int]:
