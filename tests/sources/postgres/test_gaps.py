@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from headwater.core.errors import SlotError, SourceUnreachableError
+from headwater.sources.base import Commit, Evolve
 from headwater.sources.postgres.snapshot.wanted_snapshots import WantedSnapshots
 from tests.sources.pipelines import Follower, drop_slot, rows_in
 
@@ -336,6 +337,38 @@ def test_a_slot_that_begins_behind_the_position_stops_or_begins_anew(
     follower.follow()
     assert not equal(follower, session, "plain")
     lose(4)
+    follower.follow()
+    session.execute("UPDATE plain SET n = 5")
+    follower.follow()
+    assert not equal(follower, session, "plain")
+
+
+@pytest.mark.parametrize("on_gap", ["stop", "snapshot"])
+@pytest.mark.parametrize("how", ["created again", "advanced"])
+@pytest.mark.parametrize("starts_again", [False, True])
+def test_a_slot_that_is_moved_after_it_was_compared_and_before_it_is_read_stops_or_begins_anew(
+    session: psycopg.Connection[Any], follower: Follower, starts_again: bool, how: str, on_gap: str
+) -> None:
+    follower.options |= {"tables": "plain", "on_gap": on_gap}
+    awaited: type = Commit
+    if starts_again:
+        follower.follow()
+        follower.close()
+        session.execute("ALTER TABLE plain ADD more int")
+        awaited = Evolve
+    while not isinstance(follower.step(), awaited):
+        pass
+    run(session, "INSERT INTO plain VALUES (3, 3); DELETE FROM plain WHERE id = 1")
+    if how == "created again":
+        drop_slot(session)
+        session.execute("SELECT pg_create_logical_replication_slot('headwater_shop', 'pgoutput')")
+    else:
+        session.execute("SELECT pg_replication_slot_advance('headwater_shop', pg_current_wal_lsn())")
+    if on_gap == "stop":
+        with pytest.raises(SlotError, match="changes in between are lost") as caught:
+            follower.follow()
+        assert caught.value.reason == "advanced"
+        return
     follower.follow()
     session.execute("UPDATE plain SET n = 5")
     follower.follow()

@@ -77,7 +77,6 @@ class CaptureSession:
         self._gaps = Gaps(at, self._beside)
         self._first_copy = FirstCopy(at, self._gaps, self._outbox)
         self._upkeep = Upkeep(at, self._gaps, self._beside)
-        self._overlap: Overlap | None = None
         self._replication: Replication | None = None
         self._intake: Receiver | None = None
         self._first: Position = {}
@@ -86,12 +85,15 @@ class CaptureSession:
     def events(self) -> Iterator[Event]:
         """Everything that is not in the log yet, for as long as the connection holds."""
         assembly: TransactionAssembler | None = None
+        is_prepared = False
         try:
             yield from self._prepare()
-            assembly = TransactionAssembler(max(self._standing.taken, 0), self._at.folder, self._overlap)
+            is_prepared = True
+            overlap = self._start()
+            assembly = TransactionAssembler(max(self._standing.taken, 0), self._at.folder, overlap)
             yield from self._stream(assembly)
         except SourceRefusedError as error:
-            if assembly is not None and _is_internal(error):
+            if is_prepared and _is_internal(error):
                 if self._standing.streaming:
                     raise self._without_streaming(error) from None
                 raise undecodable(self._at.source, self._options.slot, error) from None
@@ -127,9 +129,6 @@ class CaptureSession:
             check_history(self._replication, server, position, taken, at.source)
             slot = check_slot(at.connection, slot, self._options.slot, at.source)
             check_confirmed(slot, position, taken, at.source)
-            if "anchor" in position:
-                anchor = LastTransaction.from_json(position["anchor"])
-                self._overlap = Overlap(at.source, slot.name, anchor, taken, slot.confirmed)
             if position.get("timeline") != server.timeline:
                 self._amend("timeline", server.timeline)
             yield from self._go_on(position, captured)
@@ -279,7 +278,8 @@ class CaptureSession:
     # --- the stream --------------------------------------------------------------------------------------------------
 
     def _stream(self, assembly: TransactionAssembler) -> Iterator[Event]:
-        intake = self._start()
+        intake = self._intake
+        assert intake is not None
         looked = gathered = told = spoke = time.monotonic()
         said = self._standing.sequence
         wait_s = 0.0
@@ -316,21 +316,36 @@ class CaptureSession:
                 yield Quiet(reached, self._standing.position)
                 spoke, said = time.monotonic(), said if reached is None else reached
 
-    def _start(self) -> Receiver:
+    def _start(self) -> Overlap | None:
+        """Begin to stream; the comparison of what comes again, where the position allows one.
+
+        The slot is compared with the position once more when the stream has it: until then somebody may have dropped it and created
+        another under its name, or advanced it, and from then on nobody can.
+        """
         assert self._replication is not None
+        at, standing = self._at, self._standing
         options = {
             "proto_version": "2",
-            "publication_names": ",".join(identifier(name) for name in self._at.publications),
+            "publication_names": ",".join(identifier(name) for name in at.publications),
             "messages": "true",
-            "streaming": "on" if self._standing.streaming else "off",
+            "streaming": "on" if standing.streaming else "off",
         }
         # From where the slot was confirmed: what was taken in already comes again, and is compared and left out.
         self._replication.start(self._options.slot, 0, options)
+        found = find_slot(at.connection, self._options.slot)
+        slot = check_slot(at.connection, found, self._options.slot, at.source)
+        position = standing.position or {}
+        check_confirmed(slot, position, standing.taken, at.source)
+        if slot.active_pid is None:
+            raise SessionEndedError("the stream and the catalog were read from two servers")
         setting = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"
-        timeout_ms = int(self._at.connection.value(setting))
-        self._intake = Receiver(self._replication, lambda: self._standing.durable, timeout_ms)
-        self._standing.stream()
-        return self._intake
+        timeout_ms = int(at.connection.value(setting))
+        self._intake = Receiver(self._replication, lambda: standing.durable, timeout_ms)
+        standing.stream()
+        if "anchor" not in position:
+            return None
+        anchor = LastTransaction.from_json(position["anchor"])
+        return Overlap(at.source, slot.name, anchor, standing.taken, slot.confirmed)
 
     def _look_at_described(self, assembly: TransactionAssembler) -> float:
         """Compare the tables that the stream has just described, before rows of them are handed over; until when to compare all of
