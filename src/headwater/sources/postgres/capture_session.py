@@ -216,7 +216,7 @@ class CaptureSession:
         for table in captured:
             parts = now.get(str(table), {})
             for oid in sorted(parts.keys() - known_parts(position, str(table), parts)):
-                self._beside.wanted.request([table], part=parts[oid])
+                self._beside.wanted.request([table], part=oid)
 
     def _begin_with_slot(self, captured: Sequence[Captured], *, has_old: bool) -> Iterator[Event]:
         """A new slot, in place of one of ours that nothing was read from, and what its snapshot has."""
@@ -301,7 +301,8 @@ class CaptureSession:
             if assembly.wants_reply or now - told >= 1.0:
                 intake.tell(always=assembly.wants_reply)
                 assembly.wants_reply, told = False, now
-            if now - looked >= EVERY_S:
+            if now - looked >= EVERY_S or self._beside.is_outdated:
+                self._beside.is_outdated = False
                 position = self._standing.position
                 self._upkeep.look(intake, None if position is None else {**position, **self._amended})
                 looked = time.monotonic()

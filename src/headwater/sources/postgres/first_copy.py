@@ -15,7 +15,12 @@ from headwater.sources.postgres.server.publications import Captured
 from headwater.sources.postgres.session_state import SessionContext, SessionEndedError
 from headwater.sources.postgres.snapshot.empty_topic import emptied
 from headwater.sources.postgres.snapshot.snapshot_rows import copied
-from headwater.sources.postgres.snapshot.table_locks import GONE, begin_holding, check_still
+from headwater.sources.postgres.snapshot.table_locks import (
+    GONE,
+    attached_partitions,
+    begin_holding,
+    check_still,
+)
 
 
 class FirstCopy:
@@ -74,6 +79,8 @@ class FirstCopy:
             yield from emptied(self._at.history, definition, stamps)
         for batch in copied(copier, shape, self._at.filters.get(str(table)), stamps):
             yield Rows(table.topic, adapt(batch, definition.row_schema))
+        if shape.divided:
+            self._gaps.copied_from(table, attached_partitions(copier, table.state.oid))
 
     def _copy_outbox(
         self, copier: Connection, table: Captured, stamps: tuple[int, int, None]

@@ -48,20 +48,25 @@ class Gaps:
     def __init__(self, at: SessionContext, beside: IncrementalSnapshots) -> None:
         self._at = at
         self._beside = beside
-        self._known: dict[str, TableIdentity] = {}
+        self._known = at.identities
         self._plain: dict[str, Any] | None = None
 
     def begin(self, captured: Sequence[Captured]) -> None:
         """Take the tables as they are: everything of them is still to be copied."""
-        self._known = self._now(captured)
-        self._plain = None
+        self._set(self._now(captured))
+
+    def copied_from(self, table: Captured, partitions: Mapping[int, int | None]) -> None:
+        """Prune a table that had other partitions when it was copied than when its identity was taken. What is attached meanwhile is
+        copied once that is noticed; rows of it may have been copied already, and nobody would notice that it is gone by then."""
+        if table.is_keyed and partitions != self._at.attached(str(table)):
+            self._beside.prune(table)
 
     def restore(self, position: Position, captured: Sequence[Captured]) -> list[Captured]:
         """Compare the tables with what a position says of them; those that are to be snapshotted. Others have stopped."""
         known = {name: TableIdentity.from_json(plain) for name, plain in position.get("facts", {}).items()}
         gaps, now = {**position.get("gaps", {}), **self._stopped}, self._now(captured)
         had_stopped = {*position.get("stopped", ()), *self._at.tables.stopped}
-        self._known, self._plain = {}, None
+        self._set({})
         anew: list[Captured] = []
         for table in captured:
             name = str(table)
@@ -174,6 +179,11 @@ class Gaps:
         """What goes into the position of the commit that is being made."""
         return {"facts": self.to_json(), "gaps": self._stopped}
 
+    def _set(self, identities: Mapping[str, TableIdentity]) -> None:
+        self._known.clear()
+        self._known.update(identities)
+        self._plain = None
+
     def _now(self, tables: Sequence[Captured]) -> dict[str, TableIdentity]:
         found = read_identities(self._at.connection, self._at.publications, tables)
         return {str(table): found[table.state.oid] for table in tables if table.state.oid in found}
@@ -238,7 +248,7 @@ class Gaps:
             return
         self._beside.prune(table)
         moved = moved_parts(was, now) if self._at.options.snapshot != "none" else []
-        for part in moved if len(moved) <= PARTS_MAX else (None,):
+        for part in moved if len(moved) <= PARTS_MAX else (0,):
             self._beside.wanted.request([table], part=part)
 
     def _prune_unseen(

@@ -10,6 +10,7 @@ from typing import Any
 from headwater.core.errors import SourceError
 from headwater.sources.base import Position
 from headwater.sources.postgres.rows.captured_tables import Tables, TopicHistory
+from headwater.sources.postgres.rows.table_identity import TableIdentity
 from headwater.sources.postgres.server.connection import Connection
 from headwater.sources.postgres.server.options import PostgresOptions
 from headwater.sources.postgres.server.publications import Captured
@@ -111,3 +112,10 @@ class SessionContext:
     publications: list[str] = field(default_factory=list)
     filters: dict[str, str] = field(default_factory=dict)
     """By table: the condition that the publication puts on its rows."""
+    identities: dict[str, TableIdentity] = field(default_factory=dict)
+    """By table: its identity as it was compared last, which the next position says."""
+
+    def attached(self, table: str) -> dict[int, int]:
+        """The partitions of a table, as they were when it was compared last, by oid: the transaction that attached each."""
+        known = self.identities.get(table)
+        return {} if known is None else {oid: part.attached for oid, part in known.parts.items()}

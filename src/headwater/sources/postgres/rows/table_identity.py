@@ -294,10 +294,10 @@ def has_lost_rows(was: TableIdentity, now: TableIdentity) -> bool:
     return is_gone or _identified_otherwise(was, now) or _reworded(was, now) or _maybe_unlogged(was, now)
 
 
-def moved_parts(was: TableIdentity, now: TableIdentity) -> list[tuple[str, str]]:
-    """Partitions, by schema and name, that were emptied by themselves, or unlogged for a while: without a TOAST table that looks alike."""
+def moved_parts(was: TableIdentity, now: TableIdentity) -> list[int]:
+    """Partitions, by oid, that were emptied by themselves, or unlogged for a while: without a TOAST table that looks alike."""
     return [
-        part.place
+        oid
         for oid, part in now.parts.items()
         if oid in was.parts and was.parts[oid].file != part.file and not part.toast
     ]

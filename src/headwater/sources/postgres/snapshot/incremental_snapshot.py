@@ -56,6 +56,8 @@ class IncrementalSnapshots:
         """Tables that an order has taken up; whoever asks empties it."""
         self._recent: deque[int] = deque(maxlen=RECENT_XIDS)
         self._not_before = 0.0
+        self.is_outdated = False
+        """Whether a chunk has shown that a table is not what it was when it was compared last; whoever compares the tables resets it."""
 
     # What the stream brings.
 
@@ -185,8 +187,10 @@ class IncrementalSnapshots:
         self._not_before = time.monotonic() + AGAIN_S
         if not isinstance(error, SourceRefusedError) or error.facts.get("sqlstate") not in GONE:
             raise error
-        if chunk.request.part is not None:  # a partition that is none any more
+        partition, known = chunk.request.part, self._at.attached(chunk.request.table)
+        if partition and partition not in known:  # the table has that partition no longer
             self.wanted.forget(chunk.request)
+        self.is_outdated |= partition in known
 
     def _next(self) -> SnapshotRequest | None:
         """What is to be selected next, if it is time for it."""
@@ -248,11 +252,22 @@ class IncrementalSnapshots:
         if table is None or self._at.tables.topic(table.state.oid) is None:
             self.wanted.forget(chunk.request)
             return
-        if is_early(chunk) or chunk.held.is_full:
+        assert chunk.found is not None
+        selected, known = chunk.found.result(), self._at.attached(chunk.request.table)
+        # The next comparison would not tell that a partition was attached only while the chunk was selected.
+        is_other = not selected.steady or selected.partitions != known
+        if is_other or is_early(chunk) or chunk.held.is_full:
             # Whatever was in the stream so far the next one sees.
             self._held.pop(chunk.table.relation.oid, None)
-            self._at.standing.stream(f"waiting for transactions under way to end, to copy {table}")
+            self.is_outdated |= is_other
+            waits_for = (
+                "its columns and partitions to be compared" if is_other else "transactions under way to end"
+            )
+            self._at.standing.stream(f"waiting for {waits_for}, to copy {table}")
             self._not_before = time.monotonic() + AGAIN_S
+            return
+        if chunk.request.part and chunk.request.part not in known:
+            self.wanted.forget(chunk.request)
             return
         if chunk.is_void or not self.wanted.is_wanted(chunk.request):
             return

@@ -20,7 +20,7 @@ import json
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -38,7 +38,12 @@ from headwater.sources.postgres.rows.toast_fill import KeySet
 from headwater.sources.postgres.rows.toast_pending import PendingChanges, keys_condition
 from headwater.sources.postgres.server.connection import Connection, identifier, literal
 from headwater.sources.postgres.snapshot.empty_topic import Stamps, located
-from headwater.sources.postgres.snapshot.table_locks import begin_holding
+from headwater.sources.postgres.snapshot.table_locks import (
+    attached_partitions,
+    begin_holding,
+    has_name,
+    name_of,
+)
 from headwater.sources.postgres.stream.transactions import MARK_PREFIX
 
 XID_SPAN = 1 << 32
@@ -63,8 +68,8 @@ class SnapshotRequest:
     """The moment of the log after which what it has is right; 0 if all of it is."""
     horizon: int | None = None
     """The first transaction of which it is known that everything it writes is in the stream."""
-    part: tuple[str, str] | None = None
-    """Of a table with partitions: just this one, by schema and name."""
+    part: int = 0
+    """Of a table with partitions: just this one, by oid; 0 if all of them."""
     keys: tuple[tuple[str, ...], ...] = ()
     """Just the rows with these keys, all in one chunk. Such a request is not remembered as it is."""
     prune: bool = False
@@ -73,7 +78,7 @@ class SnapshotRequest:
     @property
     def is_whole(self) -> bool:
         """Whether it is of all rows of the table, none of which were handed over."""
-        some = self.where is not None or self.part is not None or self.keys or self.prune
+        some = self.where is not None or self.part or self.keys or self.prune
         return self.after is None and not some
 
     def to_json(self) -> dict[str, Any]:
@@ -82,9 +87,11 @@ class SnapshotRequest:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> SnapshotRequest:
-        """What `to_json` wrote."""
-        tuples = {name: tuple(plain[name]) for name in ("after", "part") if plain.get(name)}
-        return cls(**{**plain, **tuples})
+        """What `to_json` wrote. An older version has named a partition, whose name another table may have by now: all of the table is
+        snapshotted then."""
+        if isinstance(plain.get("part"), list):
+            plain = {name: value for name, value in plain.items() if name not in ("part", "after", "rows")}
+        return cls(**{**plain, **({"after": tuple(plain["after"])} if plain.get("after") else {})})
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,9 @@ class Selected:
     is_cut: bool = False
     """Whether there are more rows than these, which have as many bytes as a chunk may have."""
     steady: bool = True
-    """Whether the table had the same columns until the mark was written."""
+    """Whether the table was the one that is captured, and had the same partitions and columns until the mark was written."""
+    partitions: Mapping[int, int | None] = field(default_factory=dict)
+    """By oid of a partition that rows were selected from, or might have been: the transaction that attached it."""
 
     def close(self) -> None:
         """Let go of the file, if there is one."""
@@ -198,31 +207,35 @@ class Chunks:
 
     def _select(self, chunk: SnapshotChunk, condition: str | None) -> Selected:
         request, table = chunk.request, chunk.table
-        name = table_name(table, request.part)
+        oid = request.part or table.relation.oid
+        name = name_of(self._connection, oid) if request.part else table_name(table)
         while not begin_holding(self._connection, [name]):
             if self._ended.is_set():
                 raise CancelledError
         selected: Selected | None = None
         try:
             try:
-                columns = self._columns(table)
+                # From here on nobody renames it, or detaches a partition of it; one may be attached.
+                columns, partitions = self._columns(table), self._partitions(table)
                 visible = Visible.parse(self._connection.value("SELECT pg_current_snapshot()::text"))
-                selected = self._selected(chunk, condition, visible)
+                selected = self._selected(chunk, name, condition, visible)
+                is_same = has_name(self._connection, oid, name) and self._partitions(table) == partitions
             finally:
                 self._connection.rows("ROLLBACK")
             write_mark(self._connection, chunk.mark)
-            return replace(selected, steady=self._columns(table) == columns)
+            steady = is_same and self._columns(table) == columns
+            return replace(selected, steady=steady, partitions=partitions)
         except BaseException:
             if selected is not None:
                 selected.close()
             raise
 
-    def _selected(self, chunk: SnapshotChunk, condition: str | None, visible: Visible) -> Selected:
-        """The rows of a chunk, in the transaction that sees `visible`."""
+    def _selected(self, chunk: SnapshotChunk, name: str, condition: str | None, visible: Visible) -> Selected:
+        """The rows of a chunk from the table or partition of a name, in the transaction that sees `visible`."""
         request, table = chunk.request, chunk.table
         conditions = (condition, request.where, keys_condition(table, request.keys))
         rows = None if request.keys or request.prune else self._rows
-        statement = select_of(table, conditions, request.after, rows, request.part)
+        statement = select_of(table, conditions, request.after, rows, name)
         parts: Iterator[list[bytes]] = iter(())
         if not is_before(visible, request):  # else what it has is not wanted yet
             parts = self._connection.copied(f"COPY ({statement}) TO STDOUT")
@@ -236,6 +249,9 @@ class Chunks:
         return (
             look(self._connection, [table.relation.oid]).get(table.relation.oid, ColumnSnapshot()).attributes
         )
+
+    def _partitions(self, table: CapturedTable) -> dict[int, int | None]:
+        return attached_partitions(self._connection, table.relation.oid) if table.divided else {}
 
     def _kept(self, parts: Iterator[list[bytes]]) -> tuple[IO[bytes], list[int]]:
         with translated(str(self._folder)):
@@ -279,9 +295,9 @@ def read_mark(content: bytes) -> str | None:
     return said.get("mark") if isinstance(said, dict) else None
 
 
-def table_name(table: CapturedTable, part: tuple[str, str] | None = None) -> str:
-    """What rows are selected from: a table, or one of its partitions."""
-    return identifier(*(part or (table.relation.namespace, table.relation.name)))
+def table_name(table: CapturedTable) -> str:
+    """The name of a table as SQL needs it."""
+    return identifier(table.relation.namespace, table.relation.name)
 
 
 def select_of(
@@ -289,16 +305,17 @@ def select_of(
     conditions: Sequence[str | None],
     after: Sequence[str] | None = None,
     rows: int | None = None,
-    part: tuple[str, str] | None = None,
+    name: str | None = None,
 ) -> str:
-    """The SELECT of a table's columns, of rows for which all conditions hold, by key if only some of them are wanted."""
+    """The SELECT of a table's columns, of rows for which all conditions hold, by key if only some of them are wanted. `name`: of the
+    partition, where all rows are of one."""
     columns = ", ".join(identifier(column.name) for column in table.columns)
     key = ", ".join(identifier(name) for name in table.key)
     held = [f"({condition})" for condition in conditions if condition]
     if after is not None:
         held.append(f"({key}) > ({', '.join(map(literal, after))})")
     only = "" if table.divided else "ONLY "
-    statement = f"SELECT {columns} FROM {only}{table_name(table, part)}"
+    statement = f"SELECT {columns} FROM {only}{name or table_name(table)}"
     if held:
         statement += f" WHERE {' AND '.join(held)}"
     return statement if rows is None or not key else f"{statement} ORDER BY {key} LIMIT {rows}"
@@ -313,12 +330,11 @@ def copied(
 
 
 def is_early(chunk: SnapshotChunk) -> bool:
-    """Whether a chunk was selected before something could be seen that was in the stream already, or that will never be, or before
-    the table had other columns: it is to be selected again."""
+    """Whether a chunk was selected before something could be seen that was in the stream already, or that will never be: it is to be
+    selected again."""
     assert chunk.found is not None
-    selected = chunk.found.result()
-    visible = selected.visible
-    if is_before(visible, chunk.request) or not selected.steady:
+    visible = chunk.found.result().visible
+    if is_before(visible, chunk.request):
         return True
     return not all(visible.sees(xid) for xid in chunk.before)
 

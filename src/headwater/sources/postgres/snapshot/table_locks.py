@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headwater.core.errors import SourceLockedError, SourceRefusedError
-from headwater.sources.postgres.server.connection import Connection
+from headwater.sources.postgres.server.connection import Connection, identifier
 from headwater.sources.postgres.server.publications import Captured
 from headwater.sources.postgres.session_state import SessionEndedError
 
@@ -27,6 +27,12 @@ WITH RECURSIVE held(oid) AS (
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relfilenode::int8
 FROM held JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY c.oid
 """
+
+_ATTACHED = """
+SELECT t.relid::oid::int8, i.xmin::text::int8 FROM pg_partition_tree(%s::int8::oid) t
+LEFT JOIN pg_inherits i ON i.inhrelid = t.relid AND i.inhparent = t.parentrelid WHERE t.level > 0
+"""
+"""The function shows partitions as they are now, the catalog as the snapshot of the transaction has it."""
 
 
 def begin_holding(connection: Connection, names: Sequence[str], snapshot: str | None = None) -> bool:
@@ -55,3 +61,26 @@ def check_still(copier: Connection, now: Connection, tables: Sequence[Captured])
     oids = [table.state.oid for table in tables]
     if copier.rows(_FILES, oids) != now.rows(_FILES, oids):
         raise SessionEndedError("a table was emptied or rewritten just before it was copied")
+
+
+def name_of(connection: Connection, oid: int) -> str:
+    """The name of a table now, as SQL needs it; SourceRefusedError if there is none with that oid."""
+    rows = connection.rows(
+        "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.oid = %s::int8::oid",
+        oid,
+    )
+    if not rows:
+        raise SourceRefusedError(f"there is no table with oid {oid} any more", sqlstate=GONE[0])
+    return identifier(*rows[0])
+
+
+def has_name(connection: Connection, oid: int, name: str) -> bool:
+    """Whether the table that has a name, as SQL needs it, is the one with an oid."""
+    return bool(connection.value("SELECT to_regclass(%s)::oid::int8 IS NOT DISTINCT FROM %s", name, oid))
+
+
+def attached_partitions(connection: Connection, oid: int) -> dict[int, int | None]:
+    """The partitions of a table now, by oid: the transaction that attached each; None if the snapshot of the transaction does not see
+    that."""
+    return dict(connection.rows(_ATTACHED, oid))

@@ -114,10 +114,10 @@ class WantedSnapshots:
         tables: Sequence[Captured],
         *,
         replace: bool = False,
-        part: tuple[str, str] | None = None,
+        part: int = 0,
         settled: bool = False,
     ) -> None:
-        """Have tables snapshotted, or a partition of one. `settled`: whatever is not in the stream has ended before it began;
+        """Have tables snapshotted, or a partition of one, by its oid. `settled`: whatever is not in the stream has ended before it began;
         else they may have been published just now, while transactions were under way."""
         horizon = self._at.connection.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
         horizon = None if settled else int(horizon) % XID_SPAN
