@@ -218,7 +218,10 @@ class Chunks:
                 # From here on nobody renames it, or detaches a partition of it; one may be attached.
                 columns, partitions = self._columns(table), self._partitions(table)
                 visible = Visible.parse(self._connection.value("SELECT pg_current_snapshot()::text"))
+                self._connection.rows("SAVEPOINT held")
                 selected = self._selected(chunk, name, condition, visible)
+                if selected.is_cut:  # the COPY was canceled, and the locks are kept
+                    self._connection.rows("ROLLBACK TO held")
                 is_same = has_name(self._connection, oid, name) and self._partitions(table) == partitions
             finally:
                 self._connection.rows("ROLLBACK")
