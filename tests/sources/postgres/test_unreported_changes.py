@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 from headwater.sources.base import Evolve
+from headwater.sources.postgres.server.publications import Captured
 from headwater.sources.postgres.snapshot import snapshot_rows
+from headwater.sources.postgres.snapshot.incremental_snapshot import IncrementalSnapshots
 from tests.sources.pipelines import Follower, rows_in
 
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, n int, body text)"
@@ -37,6 +40,18 @@ UNSEEN = {
     "its name swapped with another": "RENAME more TO x; ALTER TABLE orders RENAME most TO more; ALTER TABLE orders RENAME x TO most",
 }
 """What becomes of columns that were added, and have values in the stream, before anybody has seen them."""
+
+
+REFUSED = {
+    "renamed, and of no replica identity": (
+        "RENAME n TO m; ALTER TABLE orders REPLICA IDENTITY NOTHING",
+        "follow",
+        "the key of table",
+    ),
+    "of another type": ("ALTER n TYPE text", "follow", "n"),
+    "renamed": ("RENAME n TO m", "refuse", "schema_changes = 'refuse'"),
+}
+"""Changes that the topic cannot follow, or may not: with the contract of the topic, and a part of the reason."""
 
 
 @pytest.fixture
@@ -104,6 +119,49 @@ def test_values_of_added_columns_are_those_of_the_column_and_not_of_its_name(
     session.execute("INSERT INTO orders VALUES (30, 30, 'new', 5, 6)")
     for statement in f"ALTER TABLE orders {UNSEEN[change]}".split("; "):
         session.execute(statement)  # type: ignore[call-overload]
+    assert becomes_equal(follower, session, "orders")
+    assert follower.source is not None
+    assert not follower.source.stopped
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("change", REFUSED)
+def test_a_table_that_its_topic_refuses_stops_though_no_row_of_it_comes(
+    session: psycopg.Connection[Any], follower: Follower, change: str, runs: bool
+) -> None:
+    statements, contract, reason = REFUSED[change]
+    follower.follow()
+    follower.declare(replace(follower.topics["orders"], schema_changes=contract))
+    if not runs:
+        follower.close()
+    session.execute("UPDATE orders SET n = 30 WHERE id = 3")
+    for statement in f"ALTER TABLE orders {statements}".split("; "):
+        session.execute(statement)  # type: ignore[call-overload]
+    for _ in range(60):
+        follower.follow()
+    assert follower.source is not None
+    assert reason in str(follower.source.stopped["public.orders"].message)
+    if contract == "refuse":
+        assert follower.contents["orders"][3,]["n"] == 30, "the table stops at the change"
+    follower.close()
+    follower.follow()
+    assert list(follower.source.stopped) == ["public.orders"], "after a restart, too"
+
+
+def test_a_table_that_its_topic_has_refused_for_a_moment_is_copied(
+    session: psycopg.Connection[Any], follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower.follow()
+    refuse = IncrementalSnapshots.refuse
+
+    def refuse_once(self: IncrementalSnapshots, table: Captured) -> None:
+        refuse(self, table)
+        session.execute("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
+
+    monkeypatch.setattr(IncrementalSnapshots, "refuse", refuse_once)
+    with session.transaction():
+        session.execute("ALTER TABLE orders RENAME n TO m")
+        session.execute("ALTER TABLE orders REPLICA IDENTITY NOTHING")
     assert becomes_equal(follower, session, "orders")
     assert follower.source is not None
     assert not follower.source.stopped

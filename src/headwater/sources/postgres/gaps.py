@@ -79,7 +79,10 @@ class Gaps:
             if reason is None and name not in had_stopped and (was := known.get(name)) is not None:
                 found = difference(was, current) or self._added_again(table, was, current)
                 reason = self._resolve(table, found)
-                self._prune(table, was, current)
+                if self._beside.is_refused(table):
+                    self._known[name] = was  # what follows from the difference is decided behind the mark
+                else:
+                    self._prune(table, was, current)
             if reason is not None:
                 self._act(table, reason, anew)
         if self.remembered() != {"facts": position.get("facts"), "gaps": position.get("gaps", {})}:
@@ -126,11 +129,14 @@ class Gaps:
                 )
             if found is not None and found.kind not in FOLLOWED:
                 raise SessionEndedError(f"table {name}: {found.reason}")
+            reason = self._resolve(table, found or self._added_again(table, was, current))
+            if self._beside.is_refused(table):
+                continue
             self._known[name] = current
             self._plain = None
             self._beside.wanted.note()
             self._prune(table, was, current)
-            if (reason := self._resolve(table, found or self._added_again(table, was, current))) is not None:
+            if reason is not None:
                 self.stop(table, reason)
 
     def look_for_stopped(self) -> None:
@@ -199,7 +205,7 @@ class Gaps:
         anew.append(table)
 
     def _resolve(self, table: Captured, found: Difference | None) -> str | None:
-        """Why a table has a gap; None if it has none, or if it is copied again as it is."""
+        """Why a table has a gap; None if it has none, if it is copied again as it is, or if its topic refuses it as it is."""
         if found is None:
             return None
         if table.is_outbox:
@@ -214,7 +220,9 @@ class Gaps:
             change = self._at.tables.change_of(self._at.connection, self._at.publications, table)
         except SourceRefusedError as error:
             raise SessionEndedError(f"table {table} is gone: {error.message}") from None
-        if change == "refused":  # it stops by itself, and is snapshotted once it fits
+        if change == "refused":
+            # A row of it may never come, and it may fit again by the next one: the topic would lack what was not copied.
+            self._beside.refuse(table)
             return None
         is_followed = change == "widened" or found.kind == "redefined"
         if is_followed and self._at.options.snapshot == "none" and not self.snapshots:

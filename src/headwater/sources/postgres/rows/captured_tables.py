@@ -211,8 +211,6 @@ class Tables:
         last."""
         relation = self.relation_now(connection, publications, table)
         definition = self._history.definition(table.topic)
-        was_widened = str(table) in self._widened
-        self._widened.discard(str(table))
         if definition is None:
             return "none"
         try:
@@ -222,6 +220,8 @@ class Tables:
         evolution = evolve(definition, now)
         if evolution.refused or breaks_contract(definition, evolution, now) is not None:
             return "refused"
+        was_widened = str(table) in self._widened
+        self._widened.discard(str(table))
         return "widened" if was_widened or evolution.widened else "none"
 
     def _table(

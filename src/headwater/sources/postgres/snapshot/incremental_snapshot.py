@@ -56,6 +56,8 @@ class IncrementalSnapshots:
         """Tables that an order has taken up; whoever asks empties it."""
         self._recent: deque[int] = deque(maxlen=RECENT_XIDS)
         self._not_before = 0.0
+        self._refused: dict[str, str] = {}
+        """By table that its topic refuses as it is: the mark behind what the stream has of it from before; empty once that has come."""
         self.is_outdated = False
         """Whether a chunk has shown that a table is not what it was when it was compared last; whoever compares the tables resets it."""
 
@@ -101,6 +103,9 @@ class IncrementalSnapshots:
             if mark is None:
                 continue
             self.wanted.marked(mark)
+            self._refused = {
+                table: "" if awaited == mark else awaited for table, awaited in self._refused.items()
+            }
             if self._chunk is not None and mark == self._chunk.mark:
                 yield from self._hand_over(self._chunk, (unit.end, transaction.time_us, transaction.xid))
 
@@ -113,6 +118,15 @@ class IncrementalSnapshots:
             self._chunk.emptied = True
             self._chunk.held.clear()
 
+    def refuse(self, table: Captured) -> None:
+        """Stop a table that its topic refuses as it is, behind what the stream has of it from before."""
+        if str(table) not in self._refused:
+            self._refused[str(table)] = self.wanted.mark()
+
+    def is_refused(self, table: Captured) -> bool:
+        """Whether a table is about to stop because its topic refuses it as it is."""
+        return str(table) in self._refused
+
     def prune(self, table: Captured) -> None:
         """Delete the rows that the topic has and the table has not; what is under way of that is void."""
         self.wanted.prune(table)
@@ -122,6 +136,7 @@ class IncrementalSnapshots:
     def go_on(self) -> Iterator[Evolve]:
         """Take orders, and see to it that a chunk is under way where one is wanted."""
         yield from self._take_orders()
+        yield from self._stop_refused()
         self.wanted.trust()
         if self._chunk is not None:
             self._check(self._chunk)
@@ -166,6 +181,21 @@ class IncrementalSnapshots:
                 if str(table) not in self._at.tables.stopped:
                     self.wanted.take_up(table)
                     self.taken_up.append(table)
+
+    def _stop_refused(self) -> Iterator[Evolve]:
+        """Stop tables whose mark has come, with why their topics refuse them. One that fits again is copied."""
+        at = self._at
+        for name in [name for name, awaited in self._refused.items() if not awaited]:
+            del self._refused[name]
+            self.is_outdated = True
+            table = at.tables.captured(name)
+            if table is None or name in at.tables.stopped:
+                continue
+            with suppress(SourceRefusedError):  # it is gone, and stops once that is noticed
+                if at.tables.change_of(at.connection, at.publications, table) == "refused":
+                    yield from at.tables.learn_now(at.connection, at.publications, [table])
+                else:
+                    self.copy_again(table)
 
     def _look_for(self, name: str) -> None:
         """SessionEndedError for a table that was not there, or not fit, when the session began: the next one takes it up, or says why it

@@ -55,7 +55,7 @@ class WantedSnapshots:
         self.requests = [request for request in requests if request.table in names]
         for request in self.requests:
             if request.since == UNKNOWN or request.prune:
-                self._awaited[request.table] = self._mark()
+                self._awaited[request.table] = self.mark()
         self.is_paused = bool(position.get("paused"))
         self._at.standing.missing = dict(position.get("missing", {}))
         for table, keys in position.get("lacking", {}).items():
@@ -135,7 +135,7 @@ class WantedSnapshots:
         self._begin_anew(table, "while it was stopped")
         if table.is_outbox:
             return
-        self._passed_over[table.state.oid] = self._mark()
+        self._passed_over[table.state.oid] = self.mark()
 
     def copy_again(self, table: Captured) -> None:
         """Copy a table whose rows were rewritten, while its changes go on: they are right, but for values that the server does not
@@ -150,14 +150,14 @@ class WantedSnapshots:
         self.requests = [request for request in self.requests if request.table != name or request.prune]
         self.requests.append(SnapshotRequest(name, replace=replace_all, since=UNKNOWN, horizon=horizon))
         self._lacking.pop(name, None)
-        self._awaited[name] = self._mark()
+        self._awaited[name] = self.mark()
         self.note()
 
     def prune(self, table: Captured) -> None:
         """Delete the rows that the topic has and the table has not. Those of a partition that is gone were in the stream before now."""
         if not any(request.prune for request in self.requests if request.table == str(table)):
             self.requests.append(SnapshotRequest(str(table), prune=True))
-        self._awaited[str(table)] = self._mark()
+        self._awaited[str(table)] = self.mark()
         self.note()
 
     def since(self, table: str) -> int:
@@ -216,7 +216,7 @@ class WantedSnapshots:
             ]
             self.note()
 
-    def _mark(self) -> str:
+    def mark(self) -> str:
         """Write a mark into the stream: what comes behind it is later than now."""
         mark = f"{self._at.options.slot} {uuid.uuid4().hex}"
         write_mark(self._at.connection, mark)
