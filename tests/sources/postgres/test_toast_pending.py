@@ -206,6 +206,26 @@ def test_a_transaction_whose_first_rows_all_lack_a_value_goes_on(
     check_versions(session, follower)
 
 
+@pytest.mark.parametrize("is_in_log", [False, True])
+@pytest.mark.parametrize("key", [1, 200])
+def test_a_row_that_lacks_a_value_behind_a_delete_of_its_key_is_not_filled_from_before_the_delete(
+    session: psycopg.Connection[Any], follower: Follower, key: int, is_in_log: bool
+) -> None:
+    follower.options["snapshot"] = "none"
+    follower.stream()
+    if is_in_log:
+        session.execute(f"UPDATE orders SET body = {LARGE}, more = {LARGE} WHERE id = 1")  # type: ignore[call-overload]
+        follower.follow()
+    with session.transaction():
+        session.execute("DELETE FROM orders WHERE id = 1")
+        session.execute("UPDATE orders SET id = 1 WHERE id = 2")  # it lacks its values, and is left out
+        session.execute("ALTER TABLE orders ADD COLUMN note text")  # what comes now has another shape
+        session.execute(f"UPDATE orders SET n = 100, id = {key} WHERE id = 1")  # type: ignore[call-overload]
+    follower.settle()
+    assert follower.contents["orders"] == {(key,): rows_in(session, "orders")[(key,)]}
+    check_versions(session, follower)
+
+
 def test_one_row_that_is_changed_very_often_is_one_that_lacks_a_value(
     session: psycopg.Connection[Any], follower: Follower
 ) -> None:

@@ -162,7 +162,10 @@ class RowEmitter:
 
         def in_log(keys: pa.RecordBatch, columns: Sequence[str]) -> tuple[pa.RecordBatch, Mask]:
             found = self._at.history.last_values(topic, keys, columns, since, after)
-            return found.select(list(columns)), np.asarray(found.column("_found"))
+            there = np.asarray(found.column("_found"))
+            if earlier is not None:
+                there = there & ~earlier.deletes(*earlier.last(keys.columns, keys.num_rows))
+            return found.select(list(columns)), there
 
         return fill(changes, table, [*finds, in_log])
 

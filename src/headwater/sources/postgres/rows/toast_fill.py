@@ -66,6 +66,7 @@ class Earlier:
         self._file: IO[bytes] | None = None
         self._keys: list[tuple[Hashes, Hashes, Places]] = []
         self._batches: list[tuple[int, int, pa.Schema]] = []
+        self._deletes: list[Mask] = []
 
     def add(self, batch: pa.RecordBatch, key: Sequence[str]) -> None:
         """Append rows."""
@@ -81,6 +82,7 @@ class Earlier:
         low, high = identities([batch.column(name) for name in key], batch.num_rows, exact=False)
         order = np.argsort(low, kind="stable")
         self._keys.append((low[order], high[order], order))
+        self._deletes.append(np.asarray(batch.column("_op")) == DELETE)
         data = batch.serialize()
         self._batches.append((self._file.seek(0, 2), data.size, batch.schema))
         self._file.write(data)
@@ -100,6 +102,15 @@ class Earlier:
             if not len(missing):
                 break
         return numbers, places
+
+    def deletes(self, numbers: Places, places: Places) -> Mask:
+        """Which of the rows that `last` has found are deletes. A row behind one that needs its values was left out: neither it nor the log
+        has them."""
+        found = np.zeros(len(numbers), dtype=np.bool_)
+        for number in np.unique(numbers[numbers >= 0]):
+            here = np.flatnonzero(numbers == number)
+            found[here] = self._deletes[number][places[here]]
+        return found
 
     def batch(self, number: int) -> pa.RecordBatch:
         """Read a batch from the file."""
@@ -198,11 +209,12 @@ def _found(
 
 
 def find_earlier(earlier: Earlier) -> Find:
-    """Return a lookup in the rows emitted before."""
+    """Return a lookup in the rows emitted before, for keys whose last row among them is not a delete."""
 
     def find(keys: pa.RecordBatch, columns: Sequence[str]) -> tuple[pa.RecordBatch, Mask]:
         numbers, places = earlier.last(keys.columns, keys.num_rows)
-        known = numbers >= 0
+        known = (numbers >= 0) & ~earlier.deletes(numbers, places)
+        numbers = np.where(known, numbers, -1)
         parts, order = [], []
         schema: pa.Schema | None = None
         size = 0
