@@ -20,7 +20,9 @@ from tests.sources.postgres.model.settings import impatient, make_server
 from tests.sources.postgres.model.shorten import shortened
 from tests.sources.postgres.model.steps import Savepoint, Step, Transaction
 
-SEEDS = (*range(14), 33, 35, 68, 83, 191, 407, 791, 413039986, 452561310, 517797052, 838206139, 1071661403)
+SEEDS = (
+    *range(21), 33, 35, 68, 83, 191, 407, 791, 413039986, 452561310, 517797052, 838206139, 1071661403,
+)  # fmt: skip
 """Some of the first, and others that have the kinds of steps that those lack."""
 LONG_S = float(os.environ.get("HEADWATER_MODEL_S", "3600"))
 """How long scripts of new seeds are played by `make test-long`."""
