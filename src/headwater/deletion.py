@@ -34,7 +34,8 @@ from headwater.events.encrypted_state import CLAIMS
 from headwater.log.deletion_entries import DeletionEntry, deletion_entries, put_deletion
 from headwater.log.protocol import Append, Log, Producer
 from headwater.log.topic_names import check_excision
-from headwater.privacy.subject_keys import Forgetting, subject_text
+from headwater.privacy.key_files import Forgetting
+from headwater.privacy.subject_keys import subject_text
 from headwater.queues.excised_messages import excise_messages
 from headwater.queues.queue_ddl import queues_on
 from headwater.sql.lexer import words_of

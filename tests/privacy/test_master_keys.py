@@ -17,8 +17,9 @@ from headwater.cli.program import cli
 from headwater.core.clock import ManualClock
 from headwater.core.storage import Storage
 from headwater.privacy import master_keys
+from headwater.privacy.key_files import KEYS, SLOT
 from headwater.privacy.master_keys import MASTER
-from headwater.privacy.subject_keys import KEYS, SLOT, FileKeys
+from headwater.privacy.subject_keys import FileKeys
 
 
 class Service:

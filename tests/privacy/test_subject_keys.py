@@ -11,8 +11,9 @@ import pytest
 import headwater as hw
 from headwater.core.clock import ManualClock
 from headwater.core.storage import Storage
+from headwater.privacy.key_files import FORGOTTEN, KEYS, LOCK, SLOT
 from headwater.privacy.master_keys import MASTER
-from headwater.privacy.subject_keys import FORGOTTEN, KEYS, LOCK, SLOT, FileKeys, subject_text
+from headwater.privacy.subject_keys import FileKeys, subject_text
 from headwater.testing import Crash, FaultyStorage
 
 

@@ -603,13 +603,13 @@ def files_and_folders() -> Rows:
 
 @table("Folder of keys")
 def _keys() -> Rows:
+    from headwater.privacy.key_files import FORGOTTEN, KEYS, LOCK, KeyFiles
     from headwater.privacy.master_keys import MASTER, Masters
-    from headwater.privacy.subject_keys import FORGOTTEN, KEYS, LOCK, FileKeys
 
     return {
         MASTER: keys_written(Masters.write),
         KEYS: (),
-        FORGOTTEN: keys_beside(FileKeys.forget, "subject"),
+        FORGOTTEN: keys_beside(KeyFiles.append_line, "subject"),
         LOCK: (),
     }
 

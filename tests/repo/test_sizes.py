@@ -22,7 +22,6 @@ LARGE_CLASSES = {
     "log/embedded/embedded_log.py:EmbeddedLog": BACKEND,
     "log/memory/memory_log.py:MemoryLog": BACKEND,
     "log/protocol.py:Log": PROTOCOL,
-    "privacy/subject_keys.py:FileKeys": KNOWN,
     "queues/message.py:Message": PUBLIC,
     "queues/queue_client.py:Ledger": KNOWN,
     "testing/contract/groups.py:GroupContract": SUITE,
