@@ -36,7 +36,6 @@ LONG_SIGNATURES = {
     "catalog/definitions.py:define_topic": PUBLIC,
     "catalog/definitions.py:define_view": PUBLIC,
     "cli/commands/rebuild.py:_sink": KNOWN,
-    "core/json_csv.py:decoded": KNOWN,
     "engine/tick/tick_engine.py:Engine.__init__": KNOWN,
     "events/aggregate_store.py:Store.execute": PUBLIC,
     "events/aggregate_store.py:Store.execute_async": PUBLIC,

@@ -21,7 +21,7 @@ import pyarrow as pa
 from headwater.catalog.definitions import HIDDEN, TopicDefinition
 from headwater.cli.output import INPUT_FORMATS
 from headwater.core.errors import BadRowError, UsageError
-from headwater.core.json_csv import decoded, json_decoder, text_decoder
+from headwater.core.json_csv import InputRows, decoded, json_decoder, text_decoder
 
 _SUFFIXES = {
     ".json": "json",
@@ -36,6 +36,7 @@ _SUFFIXES = {
     ".feather": "arrow",
 }
 _IGNORED = {name for name in HIDDEN if name != "_op"}
+_LINE = "line {}"
 """Columns that `headwater tail --json` prints and that cannot be appended."""
 
 
@@ -106,6 +107,7 @@ def _arriving(source: IO[bytes]) -> Iterator[bytes]:
 
 def _json(source: Iterable[bytes], topic: TopicDefinition, chunk_rows: int) -> Iterator[InputChunk]:
     decoders = {f.name: (d, f) for f in topic.schema if (d := json_decoder(f.type))}
+    given = InputRows(topic.name, _LINE)
     exact = any(_has_decimal(f.type) for f in topic.schema)
     rows: list[dict[str, Any]] = []
     places: list[int] = []
@@ -124,7 +126,7 @@ def _json(source: Iterable[bytes], topic: TopicDefinition, chunk_rows: int) -> I
         for name in row.keys() & decoders.keys():
             if row[name] is not None:
                 decode, field = decoders[name]
-                row[name] = decoded(decode, row[name], topic.name, f"line {number}", number, field)
+                row[name] = decoded(decode, row[name], field, given, number)
         rows.append(row)
         places.append(number)
         if len(rows) == chunk_rows:
@@ -175,11 +177,12 @@ def _csv(
     try:
         header = next(reader, [])
         columns = [_csv_column(name, topic) for name in header]
+        given = InputRows(topic.name, _LINE)
         while True:
             rows, places = [], []
             for record in islice(reader, chunk_rows):
                 if record:
-                    rows.append(_csv_row(record, columns, topic, reader.line_num, null))
+                    rows.append(_csv_row(record, columns, given, reader.line_num, null))
                     places.append(reader.line_num)
             if not rows:
                 return
@@ -237,23 +240,21 @@ def _csv_column(
 def _csv_row(
     record: list[str],
     columns: list[tuple[str, Callable[[str], Any], pa.Field | None] | None],
-    topic: TopicDefinition,
+    given: InputRows,
     line: int,
     null: str,
 ) -> dict[str, Any]:
     if len(record) != len(columns):
         raise BadRowError(
-            f"line {line} for topic {topic.name!r} has {len(record)} fields, the first line has {len(columns)}",
-            topic=topic.name,
+            f"line {line} for topic {given.topic!r} has {len(record)} fields, the first line has {len(columns)}",
+            topic=given.topic,
             row=line,
         )
     row = {}
     for column, value in zip(columns, record, strict=True):
         if column is not None and value != null:
             name, decode, field = column
-            row[name] = (
-                value if field is None else decoded(decode, value, topic.name, f"line {line}", line, field)
-            )
+            row[name] = value if field is None else decoded(decode, value, field, given, line)
     return row
 
 

@@ -10,6 +10,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -219,27 +220,35 @@ def _map_encoder(kind: pa.DataType) -> Convert:
     return run
 
 
-def decoded(
-    decode: Convert, value: Any, topic: str, place: str, row: int, field: pa.Field, detail: str | None = None
-) -> Any:
-    """Return a value decoded for its column; BadRowError with its `place`, such as 'line 7', if it cannot be decoded."""
+@dataclass(frozen=True)
+class InputRows:
+    """Rows of input for a topic, as errors name them."""
+
+    topic: str
+    place: str
+    """Name of a row, such as 'line {}', in which its number replaces the braces."""
+    detail: str | None = None
+    """Detail of the errors, such as that nothing was written."""
+
+
+def decoded(decode: Convert, value: Any, field: pa.Field, rows: InputRows, number: int = 0) -> Any:
+    """Return a value decoded for its column; BadRowError, which names its row by the number, if it cannot be decoded."""
     try:
         return decode(value)
     except UNREADABLE:
-        raise unreadable(value, topic, place, row, field, detail) from None
+        raise unreadable(value, field, rows, number) from None
 
 
-def unreadable(
-    value: Any, topic: str, place: str, row: int, field: pa.Field, detail: str | None = None
-) -> BadRowError:
-    """The error for a value that its column does not take, see `decoded`."""
+def unreadable(value: Any, field: pa.Field, rows: InputRows, number: int = 0) -> BadRowError:
+    """Return the error for a value that cannot be decoded for its column, see `decoded`."""
     expected = format_type(field.type)
+    place = rows.place.format(number)
     return BadRowError(
-        f"column {field.name!r} of {place} for topic {topic!r} is {shown(value, 80)}, expected {expected}",
-        detail=detail,
+        f"column {field.name!r} of {place} for topic {rows.topic!r} is {shown(value, 80)}, expected {expected}",
+        detail=rows.detail,
         hint=_EXAMPLES.get(expected.split("(")[0]),
-        topic=topic,
-        row=row,
+        topic=rows.topic,
+        row=number,
         column=field.name,
         value=value,
         expected=expected,

@@ -22,7 +22,7 @@ from headwater.catalog.definitions import TopicDefinition, define_topic
 from headwater.core.arguments import span_us, text
 from headwater.core.clock import Clock, Microseconds, SystemClock, from_us
 from headwater.core.errors import UsageError
-from headwater.core.json_csv import Convert, decoded, has_decimal, json_decoder, read_json
+from headwater.core.json_csv import Convert, InputRows, decoded, has_decimal, json_decoder, read_json
 from headwater.core.settings import parse_bytes
 from headwater.core.webhook_signatures import SCHEMES, Scheme, Signed, check, secret_bytes
 from headwater.sources.base import Event, Position, Quiet
@@ -202,7 +202,8 @@ class WebhookSource:
             decode = json_decoder(kind)
         if decode is None:
             return value
-        return decoded(decode, value, self.options.topic, "the delivery", 0, column, "nothing was written")
+        delivery = InputRows(self.options.topic, "the delivery", "nothing was written")
+        return decoded(decode, value, column, delivery)
 
     # --- other methods of a source --------------------------------------------------------------------------------
 

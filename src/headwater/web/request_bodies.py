@@ -13,7 +13,7 @@ import pyarrow as pa
 from headwater.catalog.definitions import HIDDEN, TopicDefinition
 from headwater.core.arrow_bodies import StreamBounds, StreamError, StreamTooLargeError, read_stream
 from headwater.core.errors import UsageError
-from headwater.core.json_csv import UNREADABLE, has_decimal, json_decoder, read_json, unreadable
+from headwater.core.json_csv import UNREADABLE, InputRows, has_decimal, json_decoder, read_json, unreadable
 from headwater.core.values import (
     converted_bytes,
     count_values,
@@ -125,7 +125,7 @@ class BodyReader:
 
     def _decode(self, rows: list[dict[str, Any]], field: pa.Field, decode: Callable[[Any], Any]) -> None:
         """Put values in place of the texts that JSON has for them."""
-        name = field.name
+        name, given = field.name, InputRows(self._topic.name, "row {}", NOTHING_WRITTEN)
         for number, row in enumerate(rows):
             if not isinstance(row, dict):
                 continue  # type: ignore[unreachable]  # JSON may have anything here: refused later, with its number
@@ -135,8 +135,7 @@ class BodyReader:
             try:
                 row[name] = decode(value)
             except UNREADABLE:
-                place = f"row {number}"
-                raise unreadable(value, self._topic.name, place, number, field, NOTHING_WRITTEN) from None
+                raise unreadable(value, field, given, number) from None
 
     # --- JSON ------------------------------------------------------------------------------------------------------
 

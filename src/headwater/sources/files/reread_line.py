@@ -11,7 +11,7 @@ import pyarrow as pa
 from headwater.catalog.conform import conform
 from headwater.catalog.definitions import TopicDefinition
 from headwater.core.errors import BadRowError, UsageError
-from headwater.core.json_csv import decoded, json_decoder, read_json
+from headwater.core.json_csv import InputRows, decoded, json_decoder, read_json
 from headwater.sources.clock_positions import rows_of
 from headwater.sources.files.contents import UNREADABLE, open_content, read_exactly
 from headwater.sources.files.file_reader import HEADER_BYTES_MAX
@@ -69,9 +69,9 @@ def _of_json(line: str, topic: TopicDefinition) -> pa.RecordBatch:
         raise BadRowError(f"it is not JSON: {error}", hint='write {"id": 1, "name": "x"}') from None
     if not isinstance(given, dict):
         raise BadRowError("it is not a JSON object", hint='write {"id": 1, "name": "x"}')
-    row = dict(given)
+    row, rows = dict(given), InputRows(topic.name, "the row")
     for field in topic.given.schema:
         decode = json_decoder(field.type)
         if decode is not None and row.get(field.name) is not None:
-            row[field.name] = decoded(decode, row[field.name], topic.name, "the row", 0, field)
+            row[field.name] = decoded(decode, row[field.name], field, rows)
     return conform([row], rows_of(topic), captured=True)
