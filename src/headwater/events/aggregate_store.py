@@ -19,7 +19,7 @@ from headwater.core.group_commit import GroupCommit, Limits
 from headwater.core.storage import Storage
 from headwater.events.aggregates import SUBJECT, Aggregate
 from headwater.events.code_fingerprint import print_of
-from headwater.events.command_loop import CommandLoop, PendingCommand
+from headwater.events.command_loop import CommandLoop, EventIndexes, PendingCommand
 from headwater.events.encrypted_state import Forgettings, Sealing
 from headwater.events.envelope import NOTHING_SAID, Context, History, Loaded, Outcome, Recorded, Step
 from headwater.events.event_positions import Places
@@ -81,10 +81,9 @@ class Store(Generic[S, C, E]):
         self.snapshots = Snapshots(storage, f"{own}/snapshots", code, aggregate.state_type, sealing)
         if any(subject != SUBJECT for _, subject in topic.private):
             self.snapshots.why_not = "its events are of several subjects"
-        self._states = States(log, aggregate, layout, self._places, self.snapshots, forgettings)
-        self._deciding = CommandLoop(
-            log, clock, aggregate, layout, self._states, self._places, self._commands, self._lock
-        )
+        self._states: States[S] = States(log, layout, self._places, self.snapshots, forgettings)
+        indexes = EventIndexes(self._places, self._commands)
+        self._deciding = CommandLoop(log, clock, layout, self._states, indexes, self._lock)
         self._gathering: GroupCommit[PendingCommand] = GroupCommit(
             self._deciding.work, Limits(most=GROUP_MAX)
         )

@@ -96,22 +96,16 @@ class CommandLog:
 
 
 def answer_row(
-    topic: str,
-    aggregate_id: str,
-    command_id: str,
-    command_hash: int,
-    version: int,
-    refusal: CommandRefusedError | None,
-    private: bool = False,
+    topic: str, aggregate_id: str, command_id: str, answer: CommandAnswer, *, private: bool = False
 ) -> dict[str, Any]:
     """Return an answer as a row; with `private`, a refusal is stored encrypted."""
     return {
         "topic": topic,
         "aggregate_id": aggregate_id,
         "command_id": command_id,
-        "command_hash": command_hash,
-        "version": version,
-        SEALED.name if private else "refusal": None if refusal is None else _written(refusal),
+        "command_hash": answer.command_hash,
+        "version": answer.version,
+        SEALED.name if private else "refusal": None if answer.refusal is None else _written(answer.refusal),
     }
 
 

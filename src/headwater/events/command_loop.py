@@ -34,7 +34,7 @@ from headwater.events import claims
 from headwater.events import command_log as answers
 from headwater.events.aggregates import Aggregate
 from headwater.events.claims import Book, HeldClaim
-from headwater.events.command_log import CommandLog, answer_row
+from headwater.events.command_log import CommandAnswer, CommandLog, answer_row
 from headwater.events.envelope import Context, Outcome
 from headwater.events.event_positions import Places
 from headwater.events.event_schema import EventLayout, all_columns
@@ -158,6 +158,14 @@ class _Group(Generic[S]):
     """By name, the expected number of records."""
 
 
+@dataclasses.dataclass(frozen=True)
+class EventIndexes:
+    """The indexes of the events of a topic: by aggregate, and by aggregate and command id."""
+
+    by_aggregate: Places
+    by_command: Places
+
+
 class CommandLoop(Generic[S]):
     """Decides groups of commands for one topic. `lock` is held while states are used, but not during writes."""
 
@@ -165,20 +173,17 @@ class CommandLoop(Generic[S]):
         self,
         log: Log,
         clock: Clock,
-        aggregate: Aggregate[S, Any, Any],
         layout: EventLayout,
         states: States[S],
-        places: Places,
-        commands: Places,
+        indexes: EventIndexes,
         lock: threading.RLock,
     ) -> None:
-        """`places` is the index by aggregate, `commands` the index by aggregate and command id."""
         self._log = log
-        self._aggregate = aggregate
+        self._aggregate: Aggregate[S, Any, Any] = layout.aggregate
         self._layout = layout
         self._states = states
-        self._places = places
-        self._commands = commands
+        self._places = indexes.by_aggregate
+        self._commands = indexes.by_command
         self._lock = lock
         self._answers = CommandLog(log)
         self._private = bool(states.topic.private)
@@ -316,15 +321,9 @@ class CommandLoop(Generic[S]):
         """Answer a command that leaves no event; the answer is stored if the command may be sent again."""
         if ask.given:
             group.expected.setdefault(ask.aggregate_id, known.version)
-            row = answer_row(
-                self._layout.aggregate.name,
-                ask.aggregate_id,
-                ask.command_id,
-                command_hash(ask.command),
-                known.version,
-                refusal,
-                self._private,
-            )
+            answer = CommandAnswer(command_hash(ask.command), known.version, refusal)
+            name = self._layout.aggregate.name
+            row = answer_row(name, ask.aggregate_id, ask.command_id, answer, private=self._private)
             group.answers.append(row)
             group.owners[answers.TOPIC].append(ask)
         nothing = Outcome[Any](ask.aggregate_id, ask.command_id, known.version, (), Receipt({}))

@@ -51,7 +51,6 @@ class States(Generic[S]):
     def __init__(
         self,
         log: Log,
-        aggregate: Aggregate[S, Any, Any],
         layout: EventLayout,
         places: Places,
         snapshots: Snapshots,
@@ -59,7 +58,7 @@ class States(Generic[S]):
         cached_max: int = CACHED_MAX,
     ) -> None:
         self._log = log
-        self._aggregate = aggregate
+        self._aggregate: Aggregate[S, Any, Any] = layout.aggregate
         self._layout = layout
         self._places = places
         self._snapshots = snapshots
