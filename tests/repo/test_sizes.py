@@ -42,8 +42,6 @@ LONG_SIGNATURES = {
     "events/aggregates.py:Aggregate.__init__": PUBLIC,
     "log/embedded/embedded_log.py:EmbeddedLog.open": PUBLIC,
     "log/topic.py:Topic.read": PUBLIC,
-    "operators/aggregate/aggregate.py:apply": KNOWN,
-    "operators/zset/ordered_runs.py:first_rows": KNOWN,
     "queues/queue_worker.py:Worker.__init__": KNOWN,
     "serving/follow.py:Changes.__init__": KNOWN,
     "views/standing_queries.py:_record": KNOWN,

@@ -14,6 +14,7 @@ from headwater.operators.zset.delta import Delta, take_rows
 from headwater.operators.zset.ordered_runs import (
     ColumnOrder,
     Counting,
+    Limit,
     arrange_ordered,
     first_rows,
     merge_ordered,
@@ -106,7 +107,7 @@ def test_the_first_rows_are_those_of_a_full_sort(
         assert counted(contents(runs, schema_of(kinds))) == count(every)
         keys = batch(probes, kinds[:1])
         matches = first_rows(
-            runs, order, Probes([0], keys, key_hashes(keys, [0])), limit, from_end=from_end, counting=counting,
+            runs, order, Probes([0], keys, key_hashes(keys, [0])), Limit(limit, counting), from_end=from_end,
             schema=schema_of(kinds),
         )  # fmt: skip
     found = list(zip(matches.probe.tolist(), tuples(matches.rows), matches.weights.tolist(), strict=True))
@@ -161,8 +162,8 @@ def test_a_minimum_is_found_behind_many_that_were_taken_back() -> None:
     keys = pa.RecordBatch.from_arrays([pa.array([0])], names=["k"])
     probes = Probes([0], keys, key_hashes(keys, [0]))
     runs = [all_of_them, most]
-    assert first_rows(runs, [ASCENDING], probes, 1).rows.column(1).to_pylist() == [9_000]
-    last = first_rows(runs, [ASCENDING], probes, 2, from_end=True)
+    assert first_rows(runs, [ASCENDING], probes, Limit(1)).rows.column(1).to_pylist() == [9_000]
+    last = first_rows(runs, [ASCENDING], probes, Limit(2), from_end=True)
     assert last.rows.column(1).to_pylist() == [9_999, 9_998]
     merged = merge_ordered(runs, [0], [ASCENDING])
     assert merged.rows.column(1).to_pylist() == list(range(9_000, 10_000))
@@ -179,7 +180,7 @@ def test_a_large_group_is_not_read_for_its_first_rows(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ordered_runs, "take_rows", counting_take)
     keys = pa.RecordBatch.from_arrays([pa.array([0])], names=["k"])
-    first = first_rows([run, change], [ASCENDING], Probes([0], keys, key_hashes(keys, [0])), 3)
+    first = first_rows([run, change], [ASCENDING], Probes([0], keys, key_hashes(keys, [0])), Limit(3))
     assert first.rows.column(1).to_pylist() == [-5, 0, 1]
     assert sum(taken) < 50
 
@@ -204,7 +205,7 @@ def test_a_few_rows_are_merged_into_a_long_run(ties: int) -> None:
 def test_without_runs_there_are_no_first_rows() -> None:
     keys = batch([(1,)], [pa.int64()])
     schema = schema_of([pa.int64(), pa.string()])
-    matches = first_rows([], [ASCENDING], Probes([0], keys, key_hashes(keys, [0])), 3, schema=schema)
+    matches = first_rows([], [ASCENDING], Probes([0], keys, key_hashes(keys, [0])), Limit(3), schema=schema)
     assert len(matches.probe) == 0
     assert matches.rows.schema == schema
 

@@ -42,7 +42,7 @@ from headwater.operators.zset.delta import Delta, concat_rows, take_rows
 from headwater.operators.zset.exact_sums import Bools, Ints
 from headwater.operators.zset.grouping import KeyGroups, group
 from headwater.operators.zset.lookup import LookupResult, find
-from headwater.operators.zset.ordered_runs import arrange_ordered, first_rows
+from headwater.operators.zset.ordered_runs import Limit, arrange_ordered, first_rows
 from headwater.operators.zset.runs import Probes, Run, contents_latest, key_hashes
 
 PIECE_ROWS = 1 << 18
@@ -236,6 +236,18 @@ class GroupState:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """The contribution of a delta to each of its groups: the groups, and their state over the delta alone.
+
+    `rows` is the delta itself, which custom functions need; None if it was combined.
+    """
+
+    groups: KeyGroups
+    state: GroupState
+    rows: GroupedRows | None
+
+
 def initial(spec: AggregateSpec) -> Delta:
     """Return the output over empty input: one row if there is no key, else none."""
     if spec.width:
@@ -289,15 +301,8 @@ def step(
         for arrangement, old, new in zip(spec.arrangements, arranged, runs, strict=True)
     }
     found = look_up(spec, state, batch.groups)
-    done = apply(
-        spec,
-        found,
-        batch.groups,
-        fresh,
-        lambda picks: _pick_again(spec, after, batch, picks),
-        batch,
-        first=first,
-    )
+    change = Contribution(batch.groups, fresh, batch)
+    done = apply(spec, found, change, lambda picks: _pick_again(spec, after, batch, picks), first=first)
     return AggregateStep(done.output, done.state, runs)
 
 
@@ -349,7 +354,8 @@ def step_combined(spec: AggregateSpec, state: Sequence[Run], combined: pa.Record
     groups = group(combined, combined.num_rows, range(spec.width))
     order = np.arange(combined.num_rows) if groups.order is None else groups.order
     fresh = _merged(spec, combined.columns[spec.width :], order, groups.starts, groups.sizes)
-    done = apply(spec, look_up(spec, state, groups), groups, fresh, as_they_are, None)
+    change = Contribution(groups, fresh, None)
+    done = apply(spec, look_up(spec, state, groups), change, as_they_are)
     return AggregateStep(done.output, done.state, ())
 
 
@@ -421,19 +427,17 @@ def as_they_are(picks: _Picks) -> _Picks:
 def apply(
     spec: AggregateSpec,
     found: LookupResult,
-    groups: KeyGroups,
-    fresh: GroupState,
+    change: Contribution,
     repick: Callable[[_Picks], _Picks],
-    batch: GroupedRows | None,
     *,
     first: bool = False,
 ) -> Applied:
     """Return the change of the output and the run of the state, given the stored state of each group and a delta's
     contribution.
 
-    `batch` is the delta itself, which custom functions need. `first`: without a key, no row of the one group was emitted yet.
+    `first`: without a key, no row of the one group was emitted yet.
     """
-    known = found.known
+    groups, fresh, known = change.groups, change.state, found.known
     old: GroupState | None = None
     new = fresh
     if found.parts:
@@ -448,7 +452,7 @@ def apply(
         for accumulator, kept, count in zip(spec.accumulators, new.lanes, spec.counts, strict=True)
     ]
     there = settled[0][0] != 0
-    new = GroupState(settled, repick(new.picks), _customs(spec, old, batch, there))
+    new = GroupState(settled, repick(new.picks), _customs(spec, old, change.rows, there))
     output, owners = _changes(spec, groups, old, new, known, there)
 
     columns = [*groups.keys.columns, *new.columns()]
@@ -598,9 +602,8 @@ def _pick_again(
             after[arrangement],
             arrangement.order,
             Probes(arrangement.key, take_rows(groups.keys, lost), groups.hashes[lost]),
-            limit=1,
+            Limit(1, "values"),
             from_end=extreme.greatest and not arrangement.order[0].descending,
-            counting="values",
             schema=arrangement.schema,
         )
         again = extreme.pick_by(list(reversed(found.rows.columns[spec.width :])), found.probe, len(lost))

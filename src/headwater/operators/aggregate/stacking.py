@@ -61,7 +61,8 @@ def step_stacked(steps: Sequence[StackableStep]) -> list[AggregateStep]:
     )
     states, sought = [step.state for step in steps], [each.hashes for each in groups]
     found = find_stacked(states, range(spec.width), whole.keys, sought, firsts, spec.state)
-    done = aggregate.apply(spec, found, whole, aggregate.collect(spec, batch), aggregate.as_they_are, batch)
+    change = aggregate.Contribution(whole, aggregate.collect(spec, batch), batch)
+    done = aggregate.apply(spec, found, change, aggregate.as_they_are)
     outputs = _bounds(done.owners, firsts)
     runs = firsts.tolist() if done.places is None else _bounds(done.places, firsts)
     made: list[AggregateStep] = []

@@ -20,6 +20,7 @@ from headwater.operators.zset.ordered_runs import (
     ColumnOrder,
     Counting,
     Firsts,
+    Limit,
     arrange_ordered,
     first_changes,
 )
@@ -63,7 +64,7 @@ def step(spec: RankSpec, runs: Sequence[Run], delta: Delta) -> tuple[Delta, Run]
         return Delta.empty(schema), run
     probes = Probes(spec.key, *distinct_keys(run.rows, spec.key))
     counting = _COUNTING[spec.function]
-    parts = first_changes(runs, run, spec.order, probes, spec.limit, counting=counting)
+    parts = first_changes(runs, run, spec.order, probes, Limit(spec.limit, counting))
     output = concat([_changed(spec, part, schema) for part in parts], schema)
     # A result row includes its key, and all rows of a key are in one part.
     return Delta(output.rows, output.weights, distinct=True), run

@@ -25,6 +25,7 @@ __all__ = [
     "ColumnOrder",
     "Counting",
     "Firsts",
+    "Limit",
     "arrange_ordered",
     "first_changes",
     "first_rows",
@@ -61,29 +62,38 @@ def merge_ordered(runs: Sequence[Run], key: Key, order: Sequence[ColumnOrder]) -
     return _inserted(big, small[0] if len(small) == 1 else _sorted_together(small, order), order)
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The number of rows of a key that are first, as `counting` defines it.
+
+    "rows": `count` rows, where a row of weight 2 counts twice and the last row's weight is cut to fit; "ties": these and
+    all rows that the declared order ties with the last of them; "values": all rows with one of the first `count` values
+    of the declared order.
+    """
+
+    count: int
+    counting: Counting = "rows"
+
+
 def first_rows(
     runs: Sequence[Run],
     order: Sequence[ColumnOrder],
     probes: Probes,
-    limit: int,
+    limit: Limit,
     *,
     from_end: bool = False,
-    counting: Counting = "rows",
     schema: pa.Schema | None = None,
 ) -> Matches:
     """Return the first rows of each probe key in order (`from_end`: the last, from the end), each once, with its net weight.
 
-    Rows whose net weight is not positive are absent. `counting` defines how many rows are first: "rows": `limit` rows,
-    where a row of weight 2 counts twice and the last row's weight is cut to fit; "ties": these and all rows that the
-    declared order ties with the last of them; "values": all rows with one of the first `limit` values of the declared
-    order. Matches are ordered by probe, then by `order`. If there are no runs, they have the columns of `schema`, or no
-    columns.
+    Rows whose net weight is not positive are absent. Matches are ordered by probe, then by `order`. If there are no
+    runs, they have the columns of `schema`, or no columns.
     """
     filled = [run for run in runs if len(run)]
     schema = runs[0].rows.schema if runs else schema or pa.schema([])
     parts: list[Firsts] = []
-    if filled and limit > 0:
-        parts = list(_Reader(filled, None, order, probes, from_end).firsts(limit, counting))
+    if filled and limit.count > 0:
+        parts = list(_Reader(filled, None, order, probes, from_end).firsts(limit))
     if len(parts) == 1:
         return Matches(parts[0].probe, parts[0].rows, parts[0].after)
     if not parts:
@@ -116,17 +126,15 @@ def first_changes(
     change: Run,
     order: Sequence[ColumnOrder],
     probes: Probes,
-    limit: int,
-    *,
-    counting: Counting = "rows",
+    limit: Limit,
 ) -> Iterator[Firsts]:
     """Return for each probe key its first rows, as defined by `first_rows`, before and after `change` is added to the runs.
 
     Both versions are read in one pass, a subset of the probes at a time; each probe is in exactly one part.
     """
-    if len(change) and limit > 0:
+    if len(change) and limit.count > 0:
         filled = [run for run in runs if len(run)]
-        yield from _Reader(filled, change, order, probes, from_end=False).firsts(limit, counting)
+        yield from _Reader(filled, change, order, probes, from_end=False).firsts(limit)
 
 
 class _Reader:
@@ -157,13 +165,13 @@ class _Reader:
             places = slice(None) if ascending is None else ascending
             self._starts[i, places], self._lengths[i, places] = starts, lengths
 
-    def firsts(self, limit: int, counting: Counting) -> Iterator[Firsts]:
+    def firsts(self, limit: Limit) -> Iterator[Firsts]:
         """Yield the first rows of all probes; each probe is in exactly one part."""
-        pending = [(np.flatnonzero(self._lengths.any(axis=0)), limit + _SPARE_ROWS)]
+        pending = [(np.flatnonzero(self._lengths.any(axis=0)), limit.count + _SPARE_ROWS)]
         while pending:
             probes, length = pending.pop()
             for some in self._slices(probes, length):
-                part, done = self._read(some, length, limit, counting)
+                part, done = self._read(some, length, limit)
                 if len(part.probe):
                     yield part
                 if not done.all():
@@ -178,7 +186,7 @@ class _Reader:
             rows += np.minimum(lengths[probes], length)
         return np.split(probes, np.flatnonzero(np.diff(np.cumsum(rows) // SLICE_ROWS)) + 1)
 
-    def _read(self, probes: Indices, length: int, limit: int, counting: Counting) -> tuple[Firsts, Mask]:
+    def _read(self, probes: Indices, length: int, limit: Limit) -> tuple[Firsts, Mask]:
         """Return the first rows of those probes for which `length` rows of each run suffice, and a mask of these probes."""
         batches, weights, slots, lasts = [], [], [], []
         count = old = 0
@@ -216,7 +224,7 @@ class _Reader:
         counts = []
         for each in self._versions(weight, old):
             net = np.where(known, np.add.reduceat(each[sort.order], starts), 0)
-            counted, proven = _choose(group, value, net, limit, counting)
+            counted, proven = _choose(group, value, net, limit)
             counts.append(counted)
             enough = frontier == count
             enough[proven] = True
@@ -241,24 +249,22 @@ class _Reader:
         return weights if same.all() else np.where(same, weights, 0)
 
 
-def _choose(
-    group: Indices, value: Indices, net: Weights, limit: int, counting: Counting
-) -> tuple[Weights, Indices]:
+def _choose(group: Indices, value: Indices, net: Weights, limit: Limit) -> tuple[Weights, Indices]:
     """Return how often each row, sorted by group and order, is among the first, and the groups proven complete."""
     counts = np.zeros(len(net), dtype=np.int64)
     there = np.flatnonzero(net > 0)
     group, value, net = group[there], value[there], net[there]
     before = _before(group, net)
-    if counting == "rows":
-        counts[there] = np.clip(limit - before, 0, net)
-        return counts, group[before + net >= limit]
+    if limit.counting == "rows":
+        counts[there] = np.clip(limit.count - before, 0, net)
+        return counts, group[before + net >= limit.count]
     new = np.ones(len(group), dtype=np.bool_)
     new[1:] = (group[1:] != group[:-1]) | (value[1:] != value[:-1])
-    if counting == "ties":
+    if limit.counting == "ties":
         ahead = before[new]
     else:
         ahead = _before(group[new], np.ones(int(new.sum()), dtype=np.int64))
-    chosen: Mask = (ahead < limit)[np.cumsum(new) - 1]
+    chosen: Mask = (ahead < limit.count)[np.cumsum(new) - 1]
     counts[there[chosen]] = net[chosen]
     return counts, group[~chosen]
 
