@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -60,6 +61,23 @@ class Arrivals:
         self._notifier.close()
 
 
+@dataclass(frozen=True)
+class CommittedTicks:
+    """The committed ticks of a workspace: where they are read, and what tells that another was committed."""
+
+    store: StateStore
+    arrivals: Arrivals
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class FollowStart:
+    """Where following starts, the rows if `since` is None, and how long an item is waited for; None if without end."""
+
+    since: Token | None
+    timeout_ms: float | None
+
+
 class Followed(Protocol):
     """A relation that can be followed: a view or a query."""
 
@@ -107,24 +125,16 @@ class Following(Generic[Item]):
 
     resync = False
 
-    def __init__(
-        self,
-        followed: Followed,
-        store: StateStore,
-        arrivals: Arrivals,
-        clock: Clock,
-        *,
-        since: Token | None,
-        timeout_ms: float | None,
-    ) -> None:
+    def __init__(self, followed: Followed, ticks: CommittedTicks, start: FollowStart) -> None:
+        since, store = start.since, ticks.store
         self.tick = None if since is None else since.number
         self.snapshot = False
         """Whether the last item contains all rows, replacing everything returned before, rather than a change."""
         self._followed = followed
         self._store = store
-        self._arrivals = arrivals
-        self._clock = clock
-        self._timeout_ms = timeout_ms
+        self._arrivals = ticks.arrivals
+        self._clock = ticks.clock
+        self._timeout_ms = start.timeout_ms
         self._closed = False
         self._given = since
         self._at = since
@@ -132,9 +142,9 @@ class Following(Generic[Item]):
         self._mark: Mark | None = None
         self._fresh = since is None
         self._resumed = self._lost = False
-        ticks = store.ticks()
-        if since is not None and ticks and since.number > ticks[-1]:
-            raise tick_not_kept(since.number, ticks)
+        kept = store.ticks()
+        if since is not None and kept and since.number > kept[-1]:
+            raise tick_not_kept(since.number, kept)
 
     @property
     def token(self) -> str | None:
@@ -349,17 +359,9 @@ class Changes(Following[pa.Table]):
     """
 
     def __init__(
-        self,
-        followed: FollowedView,
-        store: StateStore,
-        arrivals: Arrivals,
-        clock: Clock,
-        *,
-        since: Token | None,
-        timeout_ms: float | None,
-        resync: bool,
+        self, followed: FollowedView, ticks: CommittedTicks, start: FollowStart, *, resync: bool
     ) -> None:
-        super().__init__(followed, store, arrivals, clock, since=since, timeout_ms=timeout_ms)
+        super().__init__(followed, ticks, start)
         self.resync = resync
         self._view = followed
 

@@ -13,9 +13,7 @@ from typing import cast
 
 import pyarrow as pa
 
-from headwater.core.clock import Clock
 from headwater.core.errors import SubscriptionTooLargeError, TickNotKeptError
-from headwater.core.positions import Token
 from headwater.engine.collections.engine_context import EngineContext
 from headwater.engine.dataflow.dataflow import Dataflow
 from headwater.engine.dataflow.operator_interface import ArrangementSpec, StepState
@@ -24,7 +22,7 @@ from headwater.log.protocol import Log
 from headwater.operators.zset.delta import Delta, concat, consolidate
 from headwater.operators.zset.runs import Run
 from headwater.plan.relations.metadata_columns import is_versions, table_topic
-from headwater.serving.follow import Arrivals, Following, Mark, not_part
+from headwater.serving.follow import CommittedTicks, Following, FollowStart, Mark, not_part
 from headwater.serving.query_sources import (
     CHUNK_ROWS,
     QuerySource,
@@ -182,17 +180,8 @@ class Subscription(Following[Change]):
 
     resync = True
 
-    def __init__(
-        self,
-        followed: FollowedQuery,
-        store: StateStore,
-        arrivals: Arrivals,
-        clock: Clock,
-        *,
-        since: Token | None,
-        timeout_ms: float | None,
-    ) -> None:
-        super().__init__(followed, store, arrivals, clock, since=since, timeout_ms=timeout_ms)
+    def __init__(self, followed: FollowedQuery, ticks: CommittedTicks, start: FollowStart) -> None:
+        super().__init__(followed, ticks, start)
         self._query = followed
 
     @property

@@ -14,7 +14,7 @@ from headwater.core.errors import TickNotKeptError, UsageError
 from headwater.core.positions import Receipt, Token
 from headwater.engine.deletion.rebuild_after_delete import rewritten
 from headwater.serving import query as reading
-from headwater.serving.follow import Arrivals, Changes, FollowedView
+from headwater.serving.follow import Arrivals, Changes, CommittedTicks, FollowedView, FollowStart
 from headwater.serving.name_hints import names_hinted, relation_names
 from headwater.serving.query import not_run_yet
 from headwater.serving.subscribe import FollowedQuery, Subscription
@@ -53,7 +53,7 @@ class ViewReads:
         self._clock = room.clock
         self._tools = room.tools
         self._names = names
-        self._arrivals = arrivals
+        self._ticks = CommittedTicks(room.store, arrivals, room.clock)
         self._reach = reach
         self._given = spark
 
@@ -115,15 +115,7 @@ class ViewReads:
     def follow(self, name: str, since: Token | None, timeout_ms: float | None, *, resync: bool) -> Changes:
         """Return the rows of a view, or its changes after a tick, followed by the changes of every tick."""
         followed = FollowedView(self._store, self._names.spelled(name), self._names.spelled)
-        return Changes(
-            followed,
-            self._store,
-            self._arrivals,
-            self._clock,
-            since=since,
-            timeout_ms=timeout_ms,
-            resync=resync,
-        )
+        return Changes(followed, self._ticks, FollowStart(since, timeout_ms), resync=resync)
 
     def subscribe(
         self, query: s.QueryText, since: Token | None, timeout_ms: float | None, rows_max: int
@@ -132,9 +124,7 @@ class ViewReads:
         maintained."""
         with names_hinted(self._log):
             followed = FollowedQuery(self._log, self._store, self._tools, query, rows_max)
-        return Subscription(
-            followed, self._store, self._arrivals, self._clock, since=since, timeout_ms=timeout_ms
-        )
+        return Subscription(followed, self._ticks, FollowStart(since, timeout_ms))
 
     def why(self, name: str, key: Any, as_of: int | str | datetime | None = None) -> Why:
         """Return the log records from which the rows of a view with a key are derived."""
