@@ -454,13 +454,14 @@ class Workspace(EventSourcing, Sharing):
         follow the key's columns in the view; `zero`, and the result of `step`, is a dict or a tuple of them. Without
         `per_row`, `step` gets a pyarrow RecordBatch of a key's next records at once.
         """
+        from headwater.views.udf_declarations import FoldFunction
+
         text_of(topic, "the name of a topic")
         columns = _key(key)
         if not columns:
             raise UsageError(f"fold {name!r} has no key", hint='key="account"')
-        self._views.declarations.declare(
-            name, lambda d: d.fold(name, topic, columns, zero, step, returns, per_row, version)
-        )
+        fold = FoldFunction(zero, step, per_row)
+        self._views.declarations.declare(name, lambda d: d.fold(name, topic, columns, fold, returns, version))
         return self.view(name)
 
     def spark(self, name: str) -> DataFrame:

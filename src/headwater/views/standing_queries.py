@@ -6,6 +6,7 @@ The module needs the log alone: queries are records, and the engine matches docu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -77,7 +78,7 @@ class StandingQueries:
     ) -> dict[str, Any]:
         """Return the validated record of a query, to be appended together with others: `ws.append({"news_queries": [...],
         ...})`."""
-        return _record(self._reader(), id, query, owner, kind, backfill, allow_scans)
+        return _record(self._reader(), _GivenQuery(id, query, owner, kind, backfill, allow_scans))
 
     def remove(self, id: str) -> Receipt:
         """Remove a query; its matches stay. Nothing changes if the id does not exist."""
@@ -110,25 +111,29 @@ class StandingQueries:
         return self._read[1]
 
 
-def _record(
-    reader: StoredQueryReader,
-    id: str,
-    query: str,
-    owner: str | None = None,
-    kind: str | None = None,
-    backfill: str | timedelta | None = None,
-    allow_scans: bool | None = False,
-) -> dict[str, Any]:
-    text_of(id, "the id of a stored query", hint='ws.standing("news").add("spark", "title:spark")')
-    if owner is not None:
-        text_of(owner, "owner")
-    reader.query(query, kind, allow_scans=bool(allow_scans))
+@dataclass(frozen=True)
+class _GivenQuery:
+    """A query to store, as a caller gives it: nothing of it was checked yet."""
+
+    id: str
+    query: str
+    owner: str | None = None
+    kind: str | None = None
+    backfill: str | timedelta | None = None
+    allow_scans: bool | None = False
+
+
+def _record(reader: StoredQueryReader, given: _GivenQuery) -> dict[str, Any]:
+    text_of(given.id, "the id of a stored query", hint='ws.standing("news").add("spark", "title:spark")')
+    if given.owner is not None:
+        text_of(given.owner, "owner")
+    reader.query(given.query, given.kind, allow_scans=bool(given.allow_scans))
     span = None
-    if backfill is not None:
-        known_us = span_us(backfill, "backfill")
-        span = backfill if isinstance(backfill, str) else format_span(known_us)
+    if given.backfill is not None:
+        known_us = span_us(given.backfill, "backfill")
+        span = given.backfill if isinstance(given.backfill, str) else format_span(known_us)
         reader.backfill_us(span)
-    values = (id, query, kind or "lucene", owner, span, bool(allow_scans))
+    values = (given.id, given.query, given.kind or "lucene", given.owner, span, bool(given.allow_scans))
     return dict(zip(QUERIES.names, values, strict=True))
 
 
@@ -140,7 +145,7 @@ def _one_of_many(reader: StoredQueryReader, row: Mapping[str, Any]) -> dict[str,
         what = f"has no {wrong!r}" if wrong is not None else "needs 'id' and 'query'"
         raise UsageError(f"a query to store {what}: {dict(row)!r}", hint=_ROW)
     try:
-        return _record(reader, **row)
+        return _record(reader, _GivenQuery(**row))
     except HeadwaterError as error:
         told = f"query {row['id']!r} is refused: {error.message}"
         raise type(error)(told, detail=error.detail, hint=error.hint, **error.facts, id=row["id"]) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,15 @@ from headwater.udf.udf_calls import BoundFunction, Misfit, complete, fitted
 from headwater.udf.udf_definitions import FunctionDefinition, define, names_in
 from headwater.udf.udf_registry import Functions
 from headwater.udf.udf_states import AggregateCode
+
+
+@dataclass(frozen=True)
+class FoldFunction:
+    """What a fold evaluates, as its user gave it: the first state and the step from an event to the next state."""
+
+    zero: Any
+    step: Any
+    per_row: bool
 
 
 class Declarations:
@@ -80,27 +90,25 @@ class Declarations:
         name: str,
         topic: str,
         key: Sequence[str],
-        zero: Any,
-        step: Any,
+        function: FoldFunction,
         returns: Any,
-        per_row: bool,
         version: Any,
     ) -> list[str]:
         """Declare a fold, and create its view, or replace a different view of the fold."""
         definition = define("fold", name, returns, version)
-        _callable(definition.name, "step", step)
+        _callable(definition.name, "step", function.step)
         source = self._log.topic(topic)
         # the fold would be given whole records
         for lost in unread(source):
             raise lost.error(source.name)
         check_topic(source, key)
         check_columns(definition.name, key, definition.returns)
-        begin = _zero(definition.name, zero, definition.returns)
+        begin = _zero(definition.name, function.zero, definition.returns)
         fold = FoldDefinition(source.name, tuple(key), definition.name)
         _, shown = graph(fold, source.schema, definition, self._functions)
         inputs = {source.name: tuple(source.schema.names)}
         made = define_view(definition.name, fold.text, shown, inputs=inputs)
-        code = FoldCode(definition.name, definition.returns, begin, step, per_row)
+        code = FoldCode(definition.name, definition.returns, begin, function.step, function.per_row)
         return self._fold_view(made, definition, code)
 
     def _fold_view(self, made: ViewDefinition, definition: FunctionDefinition, code: FoldCode) -> list[str]:
