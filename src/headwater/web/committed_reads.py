@@ -114,17 +114,24 @@ def _kept(rows: pa.Table, equal: Mapping[str, list[Any]]) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class SelectRequest:
-    """One SELECT over views and topics, all at one tick, with bounds on the rows and bytes of its result."""
+class QueryBounds:
+    """Bounds of a query: the rows and bytes of its result, and its time."""
 
-    text: str
-    known: Mapping[str, QueryRelation]
-    tick: int | None
     rows_max: int
     bytes_max: int
     seconds: float
     """Time limit of the query, in seconds; `until_s` is its deadline on the monotonic clock."""
     until_s: float
+
+
+@dataclass(frozen=True)
+class SelectRequest:
+    """One SELECT over views and topics, all at one tick, and its bounds."""
+
+    text: str
+    known: Mapping[str, QueryRelation]
+    tick: int | None
+    bounds: QueryBounds
 
     def soon(self, views: Views, log: Log, seconds: float) -> ReadResult | None:
         """Return the result if it is computed in this thread within `seconds`; None if the query must run in a process.
@@ -133,14 +140,14 @@ class SelectRequest:
         Only SQL that is known to have Spark's semantics is accepted: no function in it reads files, uses the network or
         accesses the server. Everything else is rejected.
         """
-        left = self.until_s - time.monotonic()
+        left = self.bounds.until_s - time.monotonic()
         with names_hinted(log):
             try:
                 answer = serve_or_reason(
                     self.text,
                     self.known,
-                    rows_max=self.rows_max,
-                    bytes_max=self.bytes_max,
+                    rows_max=self.bounds.rows_max,
+                    bytes_max=self.bounds.bytes_max,
                     seconds=min(left, seconds),
                     light=True,
                 )
@@ -149,9 +156,9 @@ class SelectRequest:
             except TooLongError:
                 if left > seconds:
                     return None
-                raise query_too_slow(self.seconds) from None
+                raise query_too_slow(self.bounds.seconds) from None
             except TooLargeError:
-                raise _too_large(self.bytes_max) from None
+                raise _too_large(self.bounds.bytes_max) from None
             return self._found(views, answer)
 
     def at_last(self, views: Views, log: Log, processes: QueryProcesses) -> ReadResult:
@@ -162,14 +169,14 @@ class SelectRequest:
                 answer = processes.run(
                     self.text,
                     self.known,
-                    rows_max=self.rows_max,
-                    bytes_max=self.bytes_max,
-                    until_s=self.until_s,
+                    rows_max=self.bounds.rows_max,
+                    bytes_max=self.bounds.bytes_max,
+                    until_s=self.bounds.until_s,
                 )
             except TooLongError:
-                raise query_too_slow(self.seconds) from None
+                raise query_too_slow(self.bounds.seconds) from None
             except TooLargeError:
-                raise _too_large(self.bytes_max) from None
+                raise _too_large(self.bounds.bytes_max) from None
             return self._found(views, answer)
 
     def _found(self, views: Views, answer: pa.Table | str) -> ReadResult:
@@ -179,15 +186,7 @@ class SelectRequest:
 
 
 def asked(
-    log: Log,
-    views: Views,
-    text: str,
-    as_of: int | str | datetime | None,
-    *,
-    rows_max: int,
-    bytes_max: int,
-    seconds: float,
-    until_s: float,
+    log: Log, views: Views, text: str, as_of: int | str | datetime | None, bounds: QueryBounds
 ) -> SelectRequest:
     """Return the request of a query, parsed as far as needed to check that it is a SELECT and to find the relations
     that it reads."""
@@ -203,7 +202,7 @@ def asked(
     with names_hinted(log):
         known = relations(log, views.store, manifest, names)
     tick = None if manifest is None else manifest.tick
-    return SelectRequest(text, known, tick, rows_max, bytes_max, seconds, until_s)
+    return SelectRequest(text, known, tick, bounds)
 
 
 def _refused(views: Views, reason: str) -> Exception:
