@@ -15,7 +15,7 @@ from starlette.routing import Route, Router
 from headwater.web.access_control import Gate
 from headwater.web.console import console_api
 from headwater.web.large_responses import ResponseSender
-from headwater.web.problems import Problem, problem_of
+from headwater.web.problems import Problem, problem_of, retry_after
 from headwater.web.routes import health, hooks, openapi, pages, queries, searching, topics, views
 from headwater.web.server_context import ServedWorkspace
 from headwater.web.server_settings import ServerSettings
@@ -84,7 +84,7 @@ class App:
     @property
     def _here(self) -> ServedWorkspace:
         if self._served is None:
-            raise Problem(503, "starting", "the server is not up yet", retry_after_s=1)
+            raise Problem(503, "starting", "the server is not up yet", headers=retry_after(1))
         return self._served
 
     @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from headwater.web.problems import Problem, problem_of
+from headwater.web.problems import Problem, problem_of, retry_after
 from headwater.web.response_formats import ResponseFormat
 
 RETRY_MS = 1_000
@@ -82,7 +82,7 @@ class Streams:
                 "too-many-streams",
                 f"{self._most:,} streams are open, which is as many as there may be",
                 hint="close some, or come again later",
-                retry_after_s=self._retry_after_s,
+                headers=retry_after(self._retry_after_s),
             )
         return _Stream(
             self,

@@ -27,7 +27,7 @@ from headwater.log.protocol import Append, Log
 from headwater.log.topic_names import check_written
 from headwater.sources.clock_positions import captured, rows_of
 from headwater.web.idempotency_keys import IdempotencyKeys, Key
-from headwater.web.problems import Problem
+from headwater.web.problems import Problem, retry_after
 from headwater.web.request_bodies import BodyReader, Media, Rows
 from headwater.web.server_settings import ServerSettings
 from headwater.web.shared_receipts import Share, own_receipt, shares_after, shares_of
@@ -222,7 +222,7 @@ def _too_busy(what: str, settings: ServerSettings) -> Problem:
         "too-busy",
         f"more is being written than fits: {what}",
         hint="send it again a little later; larger bodies and fewer of them are faster",
-        retry_after_s=settings.retry_after_s,
+        headers=retry_after(settings.retry_after_s),
     )
 
 

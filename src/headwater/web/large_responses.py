@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response, StreamingResponse
 
-from headwater.web.problems import Problem
+from headwater.web.problems import Problem, retry_after
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -70,5 +70,5 @@ def _too_busy(settings: ServerSettings) -> Problem:
         "too-busy",
         "large answers to others wait to be read",
         hint="come again a little later, or ask for fewer rows: limit=",
-        retry_after_s=settings.retry_after_s,
+        headers=retry_after(settings.retry_after_s),
     )

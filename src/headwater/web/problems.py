@@ -63,7 +63,7 @@ _SHOWN_FACTS = (
 
 
 class Problem(Exception):
-    """An error response. `retry_after_s` is the delay after which the client may retry."""
+    """An error response. Its headers may say, by `retry_after`, when the client may retry."""
 
     def __init__(
         self,
@@ -74,7 +74,6 @@ class Problem(Exception):
         hint: str | None = None,
         facts: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -83,8 +82,6 @@ class Problem(Exception):
         self.hint = hint
         self.facts = dict(facts or {})
         self.headers = dict(headers or {})
-        if retry_after_s is not None:
-            self.headers["Retry-After"] = str(retry_after_s)
 
     def document(self) -> dict[str, Any]:
         """Return the problem document."""
@@ -104,6 +101,11 @@ class Problem(Exception):
         )
 
 
+def retry_after(seconds: int) -> dict[str, str]:
+    """Return the header that tells a client to retry after so many seconds."""
+    return {"Retry-After": str(seconds)}
+
+
 def problem_of(error: Exception) -> Problem:
     """Return the problem for an error. An error that clients must not see is logged, with an id that its response has too."""
     if isinstance(error, Problem):
@@ -120,7 +122,7 @@ def problem_of(error: Exception) -> Problem:
             error.message if error.detail is None else f"{error.message}: {error.detail}",
             hint=error.hint,
             facts=facts,
-            retry_after_s=1 if status in (429, 503) else None,
+            headers=retry_after(1) if status in (429, 503) else None,
         )
     number = secrets.token_hex(8)
     logger.error("internal error %s", number, exc_info=error, extra={"error_id": number})

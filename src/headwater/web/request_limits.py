@@ -17,7 +17,7 @@ from starlette.requests import Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headwater.web.large_responses import ABORT
-from headwater.web.problems import MEDIA_TYPE, Problem
+from headwater.web.problems import MEDIA_TYPE, Problem, retry_after
 from headwater.web.server_settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class _Bounded(HttpToolsProtocol):
                     "too-many-connections",
                     f"there are {self.connections_max:,} connections already",
                     hint="come again a little later; headwater serve --connections N lets more in",
-                    retry_after_s=self.retry_after_s,
+                    headers=retry_after(self.retry_after_s),
                 )
             )
         else:

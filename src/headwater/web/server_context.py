@@ -27,7 +27,7 @@ from headwater.web.idempotency_keys import (
 )
 from headwater.web.ingest import Ingest, Strangers
 from headwater.web.large_responses import ResponseSender
-from headwater.web.problems import Problem
+from headwater.web.problems import Problem, retry_after
 from headwater.web.server_settings import ServerSettings
 from headwater.web.tokens import Guests
 from headwater.web.worker_threads import WorkerPool, query_too_slow
@@ -169,7 +169,7 @@ class ServedWorkspace:
                     "no-engine",
                     "the views have not seen that append, and no engine runs on this workspace that would make them",
                     hint="`headwater run` keeps the views up to date",
-                    retry_after_s=self.settings.retry_after_s,
+                    headers=retry_after(self.settings.retry_after_s),
                 )
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0 or self.streams.stopping.is_set():

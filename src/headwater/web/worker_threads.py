@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from headwater.web.problems import Problem
+from headwater.web.problems import Problem, retry_after
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class WorkerPool:
                 "too-busy",
                 "more is being read than there are threads for",
                 hint="come again a little later",
-                retry_after_s=self._retry_after_s,
+                headers=retry_after(self._retry_after_s),
             )
         bound = self._seconds if seconds is None else seconds
         place: _Place | None = None

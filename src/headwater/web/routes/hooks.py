@@ -12,7 +12,7 @@ from headwater.core.positions import Receipt
 from headwater.sources.webhook_source import Delivery, WebhookSource
 from headwater.web.idempotency_keys import key_of
 from headwater.web.ingest import DeliveryOrigin, PostResult
-from headwater.web.problems import Problem, problem_of
+from headwater.web.problems import Problem, problem_of, retry_after
 from headwater.web.request_bodies import Media, media_of
 from headwater.web.routes.topics import receipt_response, received
 from headwater.web.server_context import ServedWorkspace, served
@@ -56,7 +56,7 @@ async def _found(here: ServedWorkspace, hooks: Hooks, name: str) -> WebhookSourc
         found = await here.run(hooks.find, name)
     except HeadwaterError:  # a secret's environment variable is missing here; `headwater status` names it
         raise Problem(
-            503, "hook-not-ready", f"hook {name!r} cannot be checked by this server", retry_after_s=60
+            503, "hook-not-ready", f"hook {name!r} cannot be checked by this server", headers=retry_after(60)
         ) from None
     if found is None:
         raise Problem(
