@@ -15,6 +15,7 @@ from headwater.core.errors import UsageError
 
 if TYPE_CHECKING:
     from headwater import Workspace
+    from headwater.connectors.handles import SinkHandle
     from headwater.sinks.base.sink_rebuild import Rebuilt, Step
 
 _STEPS = {
@@ -55,9 +56,13 @@ def rebuild(
         )
     with session.open() as ws:
         if is_sink or (name not in ws.log.entries("view") and name in ws.log.entries("sink")):
-            _sink(
-                ws, name, verify=not no_verify, no_run=no_run, back=back, drop_old=drop_old, as_json=as_json
-            )
+            sink = ws.sink(name)
+            if no_run:
+                raise UsageError("--no-run is for views: a sink is built anew by this command itself")
+            if drop_old:
+                _drop_sink(sink, as_json)
+            else:
+                _sink(sink, verify=not no_verify, back=back, as_json=as_json)
             return
         _refuse_unknown(ws, name)
         if back:
@@ -127,19 +132,15 @@ def _drop_view(ws: Workspace, name: str, as_json: bool) -> None:
         click.echo(f"tick {tick} is kept no longer than others")
 
 
-def _sink(
-    ws: Workspace, name: str, *, verify: bool, no_run: bool, back: bool, drop_old: bool, as_json: bool
-) -> None:
-    sink = ws.sink(name)
-    if no_run:
-        raise UsageError("--no-run is for views: a sink is built anew by this command itself")
-    if drop_old:
-        dropped = sink.drop_old()
-        if as_json:
-            print_json({"sink": sink.name, "dropped": dropped})
-        else:
-            click.echo(f"dropped {dropped}")
-        return
+def _drop_sink(sink: SinkHandle, as_json: bool) -> None:
+    dropped = sink.drop_old()
+    if as_json:
+        print_json({"sink": sink.name, "dropped": dropped})
+    else:
+        click.echo(f"dropped {dropped}")
+
+
+def _sink(sink: SinkHandle, *, verify: bool, back: bool, as_json: bool) -> None:
     with _steps() as told:
         done: Rebuilt = (sink.back if back else sink.rebuild)(verify=verify, told=told)
     if as_json:
