@@ -35,7 +35,6 @@ LARGE_CLASSES = {
 LONG_SIGNATURES = {
     "catalog/definitions.py:define_topic": PUBLIC,
     "catalog/definitions.py:define_view": PUBLIC,
-    "engine/tick/tick_engine.py:Engine.__init__": KNOWN,
     "events/aggregate_store.py:Store.execute": PUBLIC,
     "events/aggregate_store.py:Store.execute_async": PUBLIC,
     "events/aggregates.py:Aggregate.__init__": PUBLIC,

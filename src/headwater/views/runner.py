@@ -27,7 +27,7 @@ from headwater.engine.collections.workload import definitions
 from headwater.engine.metrics.rows_taken import TakenIn
 from headwater.engine.row_errors.rejected_row_counts import RejectedRows, since
 from headwater.engine.tick.listener import Listener
-from headwater.engine.tick.tick_engine import Engine, TickReport
+from headwater.engine.tick.tick_engine import Engine, EngineOptions, TickReport
 from headwater.engine.tick.tracing import Tracing, tracing
 from headwater.log.protocol import Log
 from headwater.state.manifest import Manifest
@@ -158,7 +158,8 @@ def _run_to(
     room: EngineHost, ownership: Ownership, target: int, tick_rows: int | None
 ) -> tuple[Engine, _Done]:
     """Run ticks until every view has the log commit `target`."""
-    engine = Engine(room.log, room.store, ownership, room.tools(), room.clock, room.keep_ticks)
+    options = EngineOptions(room.keep_ticks)
+    engine = Engine(room.log, room.store, ownership, room.tools(), room.clock, options)
     done, tries = _Done(room.log), Tries()
     while True:
         while (report := room.tick(engine, tick_rows)) is not None:
@@ -319,8 +320,7 @@ class Runner:
                 self._ownership,
                 context,
                 room.clock,
-                room.keep_ticks,
-                in_background=True,
+                EngineOptions(room.keep_ticks, in_background=True),
             )
         except BaseException as error:
             self._ownership.release()

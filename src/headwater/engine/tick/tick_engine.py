@@ -73,6 +73,19 @@ class TickReport:
     """Spans of the log that contain `rows`."""
 
 
+@dataclass(frozen=True)
+class EngineOptions:
+    """The options of an engine."""
+
+    keep_ticks: int | None = None
+    """Number of past ticks that can be read directly; older ones are computed from the log on request."""
+    in_background: bool = False
+    """Whether a thread does large merges, for an engine that keeps running; it must be closed."""
+
+
+DEFAULT_OPTIONS = EngineOptions()
+
+
 class Engine:
     """Runs ticks. A workspace has one engine at a time, by `Ownership`."""
 
@@ -83,23 +96,17 @@ class Engine:
         ownership: Ownership,
         context: EngineContext,
         clock: Clock,
-        keep_ticks: int | None = None,
-        *,
-        in_background: bool = False,
+        options: EngineOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """`keep_ticks`: how many past ticks can be read directly; older ones are computed from the log on request.
-
-        `in_background`: whether a thread does large merges, for an engine that keeps running; it must be closed.
-        """
         self._log = log
         self._store = store
         self._ownership = ownership
         self._catalog = context.catalog
         self._executor = context.executor
         self._clock = clock
-        self._keep_ticks = keep_ticks
+        self._keep_ticks = options.keep_ticks
         clear_faults(log.faults)
-        self._merging = self._new_merging() if in_background else None
+        self._merging = self._new_merging() if options.in_background else None
         self._bases = Bases(store.storage)
         self.manifest, self._is_restored = self._begin()
         self._damaged = {} if self.manifest is None else lost(store, self.manifest)
