@@ -40,7 +40,6 @@ LONG_SIGNATURES = {
     "events/aggregates.py:Aggregate.__init__": PUBLIC,
     "log/embedded/embedded_log.py:EmbeddedLog.open": PUBLIC,
     "log/topic.py:Topic.read": PUBLIC,
-    "queues/queue_worker.py:Worker.__init__": KNOWN,
     "workspace.py:Workspace.aggregate": PUBLIC,
     "workspace.py:Workspace.fold": PUBLIC,
     "workspace.py:open": PUBLIC,

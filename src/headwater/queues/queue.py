@@ -224,10 +224,11 @@ class Queue:
     # --- working ---------------------------------------------------------------------------------------------------
 
     def work(self, handler: Callable[[Any], object], **options: Any) -> Worker:
-        """Call `handler(message)` for every message, in threads of this process, until `stop()`; see `Worker`."""
-        from headwater.queues.queue_worker import Worker
+        """Call `handler(message)` for every message, in threads of this process, until `stop()`; see `Worker`, and
+        `WorkOptions` for the options."""
+        from headwater.queues.queue_worker import Worker, WorkOptions
 
-        worker = Worker(self, handler, **options)
+        worker = Worker(self, handler, WorkOptions(**options))
         self._ledgers.workers.add(worker)
         return worker
 

@@ -35,38 +35,43 @@ class WorkReport:
     seconds: float
 
 
+@dataclass(frozen=True)
+class WorkOptions:
+    """The options of a worker, which `queue.work` takes as keywords.
+
+    Each of `threads` threads receives up to `max` messages and calls `handler(message)` for one after the other, or,
+    with `batch=True`, `handler(messages)` once. A message whose handler failed comes again after `delay`, doubled with
+    each delivery. With `extend` (the default) leases are extended for as long as the handler runs. With `idle` the
+    worker ends once no message has arrived for so many seconds.
+    """
+
+    threads: int = 1
+    max: int = 1
+    batch: bool = False
+    extend: bool = True
+    delay: Span = BACK_OFF
+    idle: float | None = None
+
+
 class Worker:
     """Threads that call a handler in the background; a context manager that stops them gracefully at its end.
 
-    Each of `threads` threads receives up to `max` messages and calls `handler(message)` for one after the other, or,
-    with `batch=True`, `handler(messages)` once. When the handler returns, its message is acknowledged, in the same
-    commit as the next receive; when it raises, the message is given back with the error, to come again after `delay`,
-    doubled with each delivery. A handler may settle a message itself. With `extend` (the default) leases are extended
-    for as long as the handler runs. With `idle` the worker ends once no message has arrived for so many seconds.
+    `WorkOptions` has the number of threads, and what else may be chosen. When the handler returns, its message is
+    acknowledged, in the same commit as the next receive; when it raises, the message is given back with the error. A
+    handler may settle a message itself.
     """
 
-    def __init__(
-        self,
-        queue: Receiving,
-        handler: Callable[[Any], object],
-        *,
-        threads: int = 1,
-        max: int = 1,
-        batch: bool = False,
-        extend: bool = True,
-        delay: Span = BACK_OFF,
-        idle: float | None = None,
-    ) -> None:
+    def __init__(self, queue: Receiving, handler: Callable[[Any], object], options: WorkOptions) -> None:
         if not callable(handler):
             raise UsageError(
                 f"a handler is a function of a message, not {handler!r}", hint="queue.work(send)"
             )
         self._queue = queue
         self._handler = handler
-        self._max = whole_number(max, "max", least=1)
-        self._batch = batch
-        self._delay_us = delay_of(delay)
-        self._idle = idle
+        self._max = whole_number(options.max, "max", least=1)
+        self._batch = options.batch
+        self._delay_us = delay_of(options.delay)
+        self._idle = options.idle
         self._stopping = threading.Event()
         self._guard = threading.Lock()
         self._held: dict[int, Messages] = {}
@@ -75,10 +80,10 @@ class Worker:
         self._started = self._steady_s()
         self._threads = [
             WaitedThread(self._loop, f"queue {queue.name} {n}")
-            for n in range(whole_number(threads, "threads", least=1))
+            for n in range(whole_number(options.threads, "threads", least=1))
         ]
         self._keeper = WaitedThread(self._keep, f"queue {queue.name} leases")
-        for thread in [*self._threads, *([self._keeper] if extend else [])]:
+        for thread in [*self._threads, *([self._keeper] if options.extend else [])]:
             thread.start()
 
     @property

@@ -29,7 +29,7 @@ from headwater.core.clock import Microseconds
 from headwater.core.errors import SinkError, TargetDownError, UsageError
 from headwater.queues.message import Message, Span
 from headwater.queues.queue import Queue
-from headwater.queues.queue_worker import BACK_OFF, Worker, WorkReport
+from headwater.queues.queue_worker import BACK_OFF, Worker, WorkOptions, WorkReport
 from headwater.sinks.base.circuit_breaker import Circuit, CircuitOptions, jittered
 from headwater.sinks.base.http_post import REFUSED, Hook, HttpPostOptions
 from headwater.sinks.base.json_values import plain_values
@@ -109,7 +109,8 @@ class Poster(Worker):
         self._hooks: dict[int, Hook] = {}
         # an invalid url is reported here, not in a thread
         Hook(self._url, self._requests)
-        super().__init__(queue, self._post, threads=options.threads, delay=options.delay, idle=options.idle)
+        work = WorkOptions(threads=options.threads, delay=options.delay, idle=options.idle)
+        super().__init__(queue, self._post, work)
 
     def wait(self, timeout: float | None = None) -> WorkReport:
         """See `Worker`."""
