@@ -23,7 +23,6 @@ LARGE_CLASSES = {
     "log/memory/memory_log.py:MemoryLog": BACKEND,
     "log/protocol.py:Log": PROTOCOL,
     "queues/message.py:Message": PUBLIC,
-    "queues/queue_client.py:Ledger": KNOWN,
     "testing/contract/groups.py:GroupContract": SUITE,
     "testing/contract/maintenance.py:UpkeepContract": SUITE,
     "testing/contract/watermarks.py:TimeContract": SUITE,

@@ -15,7 +15,8 @@ In import order, bottom to top:
     prefetch            unclaimed messages that this process could lease, cached
     queue_checkpoint    the state of a queue encoded as bytes, for its checkpoint
     queue_dead_letters  dead messages, in the topic `<queue>.dead`
-    queue_client        one process's client of a queue: batches operations in appends, folds the state
+    folded_queue        the state of a queue in one process, folded from the records as others append them
+    queue_client        one process's client of a queue: batches operations in appends
     message             `Message`: a row and its lease
     queue_ddl           CREATE, lookup and DROP of queues
     queue_status        status of a queue

@@ -20,18 +20,19 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.core.clock import Clock, Microseconds
-from headwater.core.errors import ConflictError, GapError
+from headwater.core.errors import ConflictError
 from headwater.core.group_commit import GroupCommit, Request
 from headwater.core.positions import Receipt
 from headwater.log.protocol import Append, CursorMove, Entry, Log
 from headwater.queues import queue_checkpoint
 from headwater.queues.encrypted_messages import opened
+from headwater.queues.folded_queue import POSITION, FoldedQueue
 from headwater.queues.message_positions import Places
 from headwater.queues.prefetch import Window
 from headwater.queues.queue_dead_letters import letters_of
 from headwater.queues.queue_definition import QueueDefinition, entry_of
-from headwater.queues.queue_records import SCHEMA, Op, from_batch, to_batch
-from headwater.queues.queue_state import Grant, OperationOutcome, QueueState
+from headwater.queues.queue_records import Op, to_batch
+from headwater.queues.queue_state import Grant, QueueState
 
 CHECKPOINT_OPS = 2_000
 """Number of records after which a checkpoint is written, or half the number of open messages if that is more."""
@@ -44,8 +45,6 @@ BURY_ATTEMPTS = 20
 keep appending, the next request tries again."""
 CLOSE_S = 10.0
 """Seconds that closing waits for running handlers."""
-POSITION = "state"
-"""Name of the cursor on the queue's own topic at which opening starts to read."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class QueueRequest(Request):
 
 
 class Ledger:
-    """The state of a queue in this process, shared by all its threads."""
+    """A queue in this process, shared by all its threads: it writes their requests, and `FoldedQueue` has the state."""
 
     def __init__(self, log: Log, clock: Clock, entry: Entry) -> None:
         self.queue = QueueDefinition.from_entry(entry)
@@ -85,15 +84,10 @@ class Ledger:
         self._clock = clock
         self._gathering = GroupCommit(self._together)
         self._lock = threading.RLock()
-        self._window = Window(log, self.queue)
-        self._since = 0
-        self._torn = False
-        """True while the state is being changed. True at the beginning of a call: the previous call was interrupted or
-        failed."""
         self._floors_ms = -FLOORS_EVERY_MS
         topic = log.topic(self.queue.state_topic)
         self._schema, self._incarnation = topic.row_schema, {topic.name: topic.incarnation}
-        self._state = self._open()
+        self._folded = FoldedQueue(log, self.queue)
 
     def submit(self, ask: QueueRequest) -> QueueRequest:
         """Carry out a request, in one commit with concurrent requests; returns when it is as durable as it must be."""
@@ -104,10 +98,9 @@ class Ledger:
         """Return the current state, read only. The caller holds `locked()` while it reads the state, if other threads
         may call."""
         with self._lock:
-            self._begin()
-            self._refresh()
-            self._torn = False
-            return self._state
+            with self._folded.changing():
+                self._folded.refresh()
+            return self._folded.state
 
     def locked(self) -> threading.RLock:
         """Return the lock under which the state does not change."""
@@ -122,73 +115,66 @@ class Ledger:
 
     def delayed(self) -> int:
         """Return the number of fresh messages whose delay is not over."""
-        with self._lock:
-            self._begin()
-            self._refresh()
-            found = self._window.delayed(self._state, self._clock.now_us(), self._ends())
-            self._torn = False
-            return found
+        with self._lock, self._folded.changing():
+            self._folded.refresh()
+            return self._window.delayed(self._state, self._clock.now_us(), self._folded.ends())
 
     def peek(self, count: int) -> Places:
         """Return the messages that a claim made now would get."""
-        with self._lock:
-            self._begin()
-            self._refresh()
-            places, _ = self._window.candidates(self._state, count, self._clock.now_us(), self._ends())
-            found = places[self._window.rows(places)[1]]
-            self._torn = False
-            return found
+        with self._lock, self._folded.changing():
+            self._folded.refresh()
+            places, _ = self._window.candidates(self._state, count, self._clock.now_us(), self._folded.ends())
+            return places[self._window.rows(places)[1]]
 
     def rows(self, places: Places) -> pa.Table:
         """Return the rows of those messages that are still in the log."""
-        with self._lock:
-            self._begin()
+        with self._lock, self._folded.changing():
             self._window.without_forgotten()
-            found = self._window.rows(places)[0]
-            self._torn = False
-            return found
+            return self._window.rows(places)[0]
 
     def keys_of(self, rows: pa.RecordBatch) -> Places | None:
         """Return the hash of each row's key; None if the queue is not ordered."""
         return self._window.keys_of(rows)
 
-    # --- writing ---------------------------------------------------------------------------------------------------
+    @property
+    def _state(self) -> QueueState:
+        return self._folded.state
 
-    def _begin(self) -> None:
-        """Prepare a change of the state, which ends with `_torn = False`. State that an earlier call left incomplete is
-        rebuilt from the log."""
-        if self._torn:
-            self._window = Window(self._log, self.queue)
-            self._state = self._open()
-        self._torn = True
+    @property
+    def _window(self) -> Window:
+        return self._folded.window
+
+    # --- writing ---------------------------------------------------------------------------------------------------
 
     def _together(self, asks: Sequence[QueueRequest]) -> None:
         with self._lock:
-            self._begin()
-            self._refresh()
-            self._window.without_forgotten()
-            now = self._clock.now_us()
-            written: list[tuple[Op, QueueRequest | None]] = []
-            for ask in asks:
-                written += [(op, ask) for op in self._checked(ask, now)]
-            lasting = bool(written)
-            written += self._claims(asks, now)
-            gaps = list(self._window.gaps)
-            if gaps:
-                written.append((Op("skip", ranges=tuple(gaps)), None))
-            if not written and self._state.lapsing(now):
-                written.append((Op("skip"), None))  # leases expire only when a record is folded
-            if written:
-                self._write(written, lasting=lasting)
-                del self._window.gaps[: len(gaps)]
-            else:
-                self._move_floors()
-            if self._state.dying:
-                self._bury()
-            self._hand_out(asks)
-            self._torn = False
+            with self._folded.changing():
+                self._carry_out(asks)
             for ask in asks:
                 ask.done = True
+
+    def _carry_out(self, asks: Sequence[QueueRequest]) -> None:
+        self._folded.refresh()
+        self._window.without_forgotten()
+        now = self._clock.now_us()
+        written: list[tuple[Op, QueueRequest | None]] = []
+        for ask in asks:
+            written += [(op, ask) for op in self._checked(ask, now)]
+        lasting = bool(written)
+        written += self._claims(asks, now)
+        gaps = list(self._window.gaps)
+        if gaps:
+            written.append((Op("skip", ranges=tuple(gaps)), None))
+        if not written and self._state.lapsing(now):
+            written.append((Op("skip"), None))  # leases expire only when a record is folded
+        if written:
+            self._write(written, lasting=lasting)
+            del self._window.gaps[: len(gaps)]
+        else:
+            self._move_floors()
+        if self._state.dying:
+            self._bury()
+        self._hand_out(asks)
 
     def _checked(self, ask: QueueRequest, now: Microseconds) -> Iterator[Op]:
         """Yield the operations whose leases are active, reduced to the positions that they cover; other operations are
@@ -211,7 +197,7 @@ class Ledger:
         if not wanted:
             return []
         spare = (wanted if self.queue.key else 3 * wanted) + SPARE
-        places, keys = self._window.candidates(self._state, wanted, now, self._ends(), spare)
+        places, keys = self._window.candidates(self._state, wanted, now, self._folded.ends(), spare)
         ops: list[tuple[Op, QueueRequest | None]] = []
         left = len(places)
         for ask, claim in wishes:
@@ -236,7 +222,7 @@ class Ledger:
         letters: dict[str, list[pa.RecordBatch]] | None = None,
     ) -> None:
         moves: tuple[CursorMove, ...] = ()
-        if self._since >= max(CHECKPOINT_OPS, self._open_count() // 2):
+        if self._folded.since >= max(CHECKPOINT_OPS, self._folded.open_count() // 2):
             body = queue_checkpoint.encode(self._state)
             written.insert(0, (Op("checkpoint", lease=self._state.position, body=body), None))
             moves = (CursorMove(self.queue.state_topic, POSITION, {0: self._state.position}),)
@@ -252,9 +238,9 @@ class Ledger:
         first, end = receipt.positions[self.queue.state_topic][0]
         if first == self._state.position:
             at = self._appended_at(first, end)
-            outcomes = [self._fold(op, first + row, at) for row, op in enumerate(ops)]
+            outcomes = [self._folded.fold(op, first + row, at) for row, op in enumerate(ops)]
         else:
-            outcomes = self._read_to(end)[first - end :]
+            outcomes = self._folded.read_to(end)[first - end :]
         for (op, ask), outcome in zip(written, outcomes, strict=True):
             if ask is None:
                 continue
@@ -289,7 +275,7 @@ class Ledger:
                     return
                 except ConflictError:  # other processes appended, perhaps that these records were excised
                     pass
-            self._refresh()
+            self._folded.refresh()
 
     def _hand_out(self, asks: Sequence[QueueRequest]) -> None:
         """Attach the rows to each claim. Messages whose records were removed in spite of the queue's hold count as done."""
@@ -343,56 +329,6 @@ class Ledger:
     def _move_floors(self) -> None:
         for move in self._floor_moves():
             self._log.move_cursor(move)
-
-    # --- folding ---------------------------------------------------------------------------------------------------
-
-    def _ends(self) -> dict[int, int]:
-        return dict(self._log.ends([self.queue.topic])[self.queue.topic])
-
-    def _open_count(self) -> int:
-        state = self._state
-        return state.leased + len(state.waiting) + len(state.dead) + len(state.dying) + len(state.taken)
-
-    def _open(self) -> QueueState:
-        """Return the newest checkpoint with the later records folded in."""
-        topic = self.queue.state_topic
-        info, cursor = self._log.partitions(topic)[0], self._log.cursor(topic, POSITION)
-        start = max(info.first, cursor.positions.get(0, 0) if cursor is not None else 0)
-        found = list(self._records(start, info.end))
-        state, bodies = QueueState(), [op for op, _, _ in found if op.kind == "checkpoint"]
-        if bodies:
-            newest = max(bodies, key=lambda op: op.lease or 0)
-            state = queue_checkpoint.decode(newest.body or b"")
-        self._state = state
-        for op, number, at in found:
-            if number >= state.position:
-                self._fold(op, number, at)
-        return state
-
-    def _refresh(self) -> None:
-        end = self._log.ends([self.queue.state_topic])[self.queue.state_topic][0]
-        if end > self._state.position:
-            try:
-                self._read_to(end)
-            except GapError:  # other processes wrote checkpoints and removed earlier records
-                self._state = self._open()
-                self._window.let_go()
-
-    def _read_to(self, end: int) -> list[OperationOutcome]:
-        return [self._fold(*record) for record in self._records(self._state.position, end)]
-
-    def _records(self, start: int, end: int) -> Iterator[tuple[Op, int, Microseconds]]:
-        columns = [*SCHEMA.names, "_offset", "_appended_at"]
-        for batch in self._log.read(self.queue.state_topic, 0, start, end, columns):
-            numbers = batch.column("_offset").to_pylist()
-            times = batch.column("_appended_at").cast(pa.int64()).to_pylist()
-            yield from zip(from_batch(batch), numbers, times, strict=True)
-
-    def _fold(self, op: Op, number: int, at: Microseconds) -> OperationOutcome:
-        self._since = 0 if op.kind == "checkpoint" else self._since + 1
-        if op.kind == "gone":
-            self._window.let_go(op.places)
-        return self._state.apply(op, number, at)
 
 
 def _split(mask: np.ndarray, got: Sequence[tuple[QueueRequest, Grant]]) -> list[np.ndarray]:

@@ -11,8 +11,8 @@ from headwater.core.errors import ConflictError, QueueExistsError, TopicExistsEr
 from headwater.core.types import quote
 from headwater.log.protocol import Append, Log
 from headwater.log.reader import Start, resolve_start
+from headwater.queues.folded_queue import POSITION
 from headwater.queues.message_positions import place_of
-from headwater.queues.queue_client import POSITION
 from headwater.queues.queue_dead_letters import make_letters
 from headwater.queues.queue_definition import QUEUE, QueueDefinition, define_queue, entry_of
 from headwater.queues.queue_records import SCHEMA, Op, to_batch
