@@ -16,7 +16,6 @@ PROTOCOL = "the log protocol, which is one interface"
 BACKEND = "a backend: it has a method for each of the log protocol, most of them a line"
 SUITE = "a contract suite: its methods are tests"
 STAND_IN = "stands in for a class of as many methods"
-KNOWN = "too large, and known to be"
 
 LARGE_CLASSES = {
     "log/embedded/embedded_log.py:EmbeddedLog": BACKEND,
