@@ -151,7 +151,7 @@ def main() -> None:
     folder = HOME / "workspace"
     folder.mkdir(parents=True)
     clock, attempts = ManualClock(), itertools.count(1)
-    Maintenance._next_number = lambda self: f"{self._core.state.seq}s{next(attempts)}"  # type: ignore[method-assign]
+    Maintenance._next_number = lambda self: f"{self._journal.state.seq}s{next(attempts)}"  # type: ignore[method-assign]
     with mock.patch("uuid.uuid4", return_value=uuid.UUID(int=1)):
         log = EmbeddedLog.open(folder, settings=SETTINGS, clock=clock, storage=Elsewhere(folder))
     with hw.Workspace(log, clock, folder) as ws:

@@ -106,7 +106,7 @@ def make(ws: hw.Workspace, clock: ManualClock) -> dict[str, dict[str, list[str]]
 def alike() -> Iterator[None]:
     """Names and numbers are the same each time the workspace is made."""
     attempts = itertools.count(1)
-    Maintenance._next_number = lambda self: f"{self._core.state.seq}s{next(attempts)}"  # type: ignore[method-assign]
+    Maintenance._next_number = lambda self: f"{self._journal.state.seq}s{next(attempts)}"  # type: ignore[method-assign]
     with (
         mock.patch("uuid.uuid4", side_effect=(uuid.UUID(int=n << 80) for n in itertools.count(1))),
         mock.patch("platform.node", return_value="golden"),

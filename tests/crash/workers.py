@@ -87,9 +87,9 @@ def frozen(folder: str, where: str) -> None:
     elif where == "frames written":
         around(core, "commit", before=True)
     elif where == "record written":
-        around(core._file, "write_at", before=False)
+        around(core.journal.file(), "write_at", before=False)
     elif where == "record half written":
-        file = core._file
+        file = core.journal.file()
         inner = file.write_at
 
         def halves(offset: int, data: bytes) -> None:
@@ -99,11 +99,11 @@ def frozen(folder: str, where: str) -> None:
 
         file.write_at = halves
     elif where == "before the sync":
-        around(core, "_sync", before=True)
+        around(core.durability, "sync", before=True)
     elif where == "before publishing":
-        around(core, "_publish", before=True)
+        around(core.durability, "publish", before=True)
     elif where == "between publishing and waking":
-        around(core, "_wake", before=True)
+        around(core.durability, "_wake", before=True)
     else:
         raise SystemExit(f"where is {where!r}?")
     receipt = append(log, {"orders": numbers(1_000, 5)})

@@ -19,8 +19,8 @@ SMALL = LogSettings(checkpoint_bytes=2_000, inline_bytes_max=500, maintenance_ev
 
 def write_on(log: EmbeddedLog, journals: int) -> int:
     """Append until so many journals more were begun, by which older ones are removed; how many rows came to be."""
-    count, before = 0, log.core.journal_number
-    while log.core.journal_number < before + journals:
+    count, before = 0, log.core.journal.number
+    while log.core.journal.number < before + journals:
         append(log, {"t": [{"n": count}]})
         count += 1
     return count

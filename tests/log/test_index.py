@@ -36,7 +36,7 @@ def answers(log: EmbeddedLog) -> list[object]:
 
 def test_the_stored_index_is_a_part_of_what_the_frames_say(tmp_path: Path) -> None:
     log = filled(tmp_path / "w")
-    (segment,) = log.core.state.topics["t"].partitions[0].segments
+    (segment,) = log.core.journal.state.topics["t"].partitions[0].segments
     rebuilt = log.reader.rebuilt_index(segment)
     assert len(rebuilt) == 123
     assert 3 < len(segment.index) < 30
@@ -48,7 +48,7 @@ def test_the_stored_index_is_a_part_of_what_the_frames_say(tmp_path: Path) -> No
 def test_an_index_made_again_gives_the_same_answers(tmp_path: Path, kept: str) -> None:
     log = filled(tmp_path / "w")
     before = answers(log)
-    (segment,) = log.core.state.topics["t"].partitions[0].segments
+    (segment,) = log.core.journal.state.topics["t"].partitions[0].segments
     rebuilt = log.reader.rebuilt_index(segment)
     segment.index[:] = rebuilt[:1] if kept == "first" else rebuilt
     assert answers(log) == before
@@ -59,7 +59,7 @@ def test_sealed_segments_need_no_index_but_their_own_columns(tmp_path: Path) -> 
     log = filled(tmp_path / "w")
     before = answers(log)
     log.maintain(force=True)
-    (segment,) = log.core.state.topics["t"].partitions[0].segments
+    (segment,) = log.core.journal.state.topics["t"].partitions[0].segments
     assert (segment.kind, segment.index) == ("parquet", [])
     assert answers(log) == before
     log.close()
@@ -67,7 +67,7 @@ def test_sealed_segments_need_no_index_but_their_own_columns(tmp_path: Path) -> 
 
 def test_verify_finds_an_index_that_no_frame_bears_out(tmp_path: Path) -> None:
     log = filled(tmp_path / "w")
-    (segment,) = log.core.state.topics["t"].partitions[0].segments
+    (segment,) = log.core.journal.state.topics["t"].partitions[0].segments
     segment.index[1][4] += 1
     findings = [found for found in log.verify() if not isinstance(found, int)]
     assert [found.file for found in findings] == [segment.name]

@@ -51,7 +51,7 @@ def fill(log: EmbeddedLog, topic: str) -> None:
 
 
 def segments(log: EmbeddedLog, topic: str) -> list[Path]:
-    state = log.core.state.topics[topic]
+    state = log.core.journal.state.topics[topic]
     return [log.storage.root / s.name for p in state.partitions for s in p.segments]
 
 
@@ -69,7 +69,7 @@ def names(log: EmbeddedLog) -> list[str]:
 
 
 def kinds(log: EmbeddedLog, topic: str) -> list[str]:
-    return [s.kind for p in log.core.state.topics[topic].partitions for s in p.segments]
+    return [s.kind for p in log.core.journal.state.topics[topic].partitions for s in p.segments]
 
 
 def test_a_damaged_segment_of_one_topic_holds_up_no_other_and_is_reported_until_it_is_repaired(
@@ -204,7 +204,7 @@ def test_the_background_reports_whatever_ends_a_round_and_goes_on(
         assert isinstance(ws.log, EmbeddedLog)
         clock = ws.log.clock
         with monkeypatch.context() as broken:
-            broken.setattr(ws.log.core, "refresh", lambda: {}["gone"])
+            broken.setattr(ws.log.core.journal, "refresh", lambda: {}["gone"])
             until(clock, lambda: names(ws.log) == ["maintenance"])
             assert ws.log.faults.current()[0].reason.startswith("KeyError")
         until(clock, lambda: names(ws.log) == [])

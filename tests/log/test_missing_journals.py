@@ -175,7 +175,7 @@ def test_a_checkpoint_of_commits_that_were_voided_is_passed_over(folder: Path) -
     log = opened(folder, "this boot")
     with log.core.exclusive():
         core = log.core
-        core._fence(void=True)
+        core.next_journal.fence(void=True)
     append(log, {"orders": numbers(3, 1)})
     log.close()
     (latest,) = (folder / "checkpoints").glob("00000002-*")

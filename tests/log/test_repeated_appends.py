@@ -109,7 +109,7 @@ def test_what_excised_rows_added_up_to_goes_with_them(ws: Workspace) -> None:
         ws.topic("others").append([{"id": 2}], producer="loader", sequence=2)
     assert ws.topic("others").append([{"id": 1}], producer="loader", sequence=2) == other
     if ws.path is not None:
-        state = cast(EmbeddedLog, ws.log).core.state
+        state = cast(EmbeddedLog, ws.log).core.journal.state
         assert set(state.producers["loader"].sums) == {2}
         for path in [*(ws.path / "journal").iterdir(), *(ws.path / "checkpoints").iterdir()]:
             assert b'"sums":{"1"' not in path.read_bytes()

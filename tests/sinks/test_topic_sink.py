@@ -194,7 +194,7 @@ def test_what_a_dead_process_wrote_and_did_not_publish_is_there(
         def die(*_: object, **__: object) -> None:
             raise OSError("dead")
 
-        monkeypatch.setattr(cast(EmbeddedLog, log_of(others)).core, "flush", die)
+        monkeypatch.setattr(cast(EmbeddedLog, log_of(others)).core.flusher, "flush", die)
         with pytest.raises(OSError, match="dead"):
             follow(dying, range(3, 4))
         found = target.stand()

@@ -144,7 +144,7 @@ def test_a_commit_that_its_process_died_of_before_it_was_published_counts(
     def die(*_: object, **__: object) -> None:
         raise OSError("dead")
 
-    monkeypatch.setattr(others.core, "flush", die)
+    monkeypatch.setattr(others.core.flusher, "flush", die)
     with pytest.raises(OSError, match="dead"):
         dying.run(until=50)
     known = log.producer(producer_of("shop"))

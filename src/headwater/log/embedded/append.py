@@ -23,10 +23,10 @@ from headwater.log.device_clocks import DeviceChange
 from headwater.log.embedded.commit import Core, Ticket, VoidedError
 from headwater.log.embedded.journal import frames
 from headwater.log.embedded.journal.commit_outcome import nothing_written
-from headwater.log.embedded.journal.durability import OPEN_FILES_MAX
 from headwater.log.embedded.journal.frames import Frame
 from headwater.log.embedded.journal.journal_file import Record
 from headwater.log.embedded.journal.journal_state import JournalState, PartitionState, TopicState
+from headwater.log.embedded.journal.open_segments import OPEN_FILES_MAX
 from headwater.log.embedded.key_counts import KeyCounts
 from headwater.log.embedded.known_devices import DeviceClocks
 from headwater.log.embedded.preconditions import (
@@ -119,6 +119,7 @@ class Appender:
 
     def __init__(self, core: Core, versions: KeyCounts, clocks: DeviceClocks, keys: SubjectKeys) -> None:
         self._core = core
+        self._journal = core.journal
         self._keys = keys
         self._versions = versions
         self._clocks = clocks
@@ -161,7 +162,7 @@ class Appender:
             raise
         except VoidedError:
             for request in requests:
-                request.done = request.ticket is not None and self._core.counted(request.ticket)
+                request.done = request.ticket is not None and self._core.flusher.counted(request.ticket)
             return
         for request in requests:
             request.done = request.error is None
@@ -171,7 +172,7 @@ class Appender:
         if written:
             last = max(r.ticket for r in written if r.ticket is not None)
             sync, gather = any(r.sync for r in written), all(r.gather for r in written)
-            self._core.flush(last, sync=sync, gather=gather)
+            self._core.flusher.flush(last, sync=sync, gather=gather)
 
     def _append_one(self, state: JournalState, request: AppendRequest) -> None:
         append = request.append
@@ -192,7 +193,7 @@ class Appender:
 
         `totals` are the sums of the rows, if repeats are to be compared.
         """
-        append = respell(append, self._core.state.topics)
+        append = respell(append, self._journal.state.topics)
         sums = sums_of(totals, self._keys) if totals else None
         while True:
             try:
@@ -209,7 +210,7 @@ class Appender:
                         check_moves(state, append.moves)
                         receipt, ticket, sync = self._adopt(state, staged, append, sums)
                 if ticket is not None:
-                    self._core.flush(ticket, sync=sync)
+                    self._core.flusher.flush(ticket, sync=sync)
                 return receipt
             except VoidedError:
                 continue
@@ -221,7 +222,7 @@ class Appender:
         """
         if producer is None or producer.epoch <= state.producers[producer.name].epoch:
             return self._core.tail()
-        seq, at = self._core.next_stamp()
+        seq, at = self._journal.next_stamp()
         return self._core.commit(
             {"k": "epoch", "seq": seq, "at": at, "sync": True, "name": producer.name, "epoch": producer.epoch}
         )
@@ -231,7 +232,7 @@ class Appender:
     ) -> tuple[Ticket, bool]:
         """Under the lock: commit a punctuation in each partition given; `said` is its declaration, if any (see
         `punctuation`)."""
-        seq, at = self._core.next_stamp()
+        seq, at = self._journal.next_stamp()
         placed = []
         for number, moment in sorted(moments.items()):
             group = [punctuation_frame(topic.definition, moment, said)]
@@ -249,16 +250,16 @@ class Appender:
 
     def _spelled(self, append: Append) -> Append:
         """Return the append with its topics spelled as declared; TopicNotFoundError if it has rows for a missing topic."""
-        if any(name not in self._core.state.topics for name in append.batches):
-            self._core.refresh()
-        append = respell(append, self._core.state.topics)
+        if any(name not in self._journal.state.topics for name in append.batches):
+            self._journal.refresh()
+        append = respell(append, self._journal.state.topics)
         for name in append.batches:
-            if name not in self._core.state.topics:
-                raise no_topic(name, self._core.state.topics)
+            if name not in self._journal.state.topics:
+                raise no_topic(name, self._journal.state.topics)
         return append
 
     def _prepare(self, name: str, batches: list[pa.RecordBatch], producer: Producer | None) -> TopicRows:
-        topic = self._core.state.topics[name]
+        topic = self._journal.state.topics[name]
         definition = topic.definition
         total = RowSum(topic.id, definition) if producer is not None and producer.exact else None
         given, batches = batches, [self.stored(b, definition, total) for b in batches]
@@ -291,7 +292,7 @@ class Appender:
     ) -> tuple[Receipt, Ticket | None, bool, bool]:
         rows = [self._current(state, r, append.producer) for r in rows]
         check_moves(state, append.moves)
-        seq, at = self._core.next_stamp()
+        seq, at = self._journal.next_stamp()
         for topic_rows in rows:
             self._complete(state, topic_rows, _plain(append.producer), at)
         self._check_expect(state, append.expect, rows)
@@ -361,7 +362,7 @@ class Appender:
         first = partition.end
         last, ahead = stamp_frames(group, partition, topic.definition, commit)
         name, start, new = self._place(topic, number, partition, commit[0])
-        file = self._core.writable(name, 0 if new else start)
+        file = self._core.segments.writable(name, 0 if new else start)
         if new:
             file.truncate(0)
             file.write_at(0, frames.segment_prefix(topic.definition.storage_schema))
@@ -398,7 +399,7 @@ class Appender:
         if active is not None and not full and active.schema_version == topic.definition.schema_version:
             return active.name, active.size, False
         return (
-            segment_name(topic, number, partition.end, self._core.journal_number, seq),
+            segment_name(topic, number, partition.end, self._journal.number, seq),
             len(frames.segment_prefix(topic.definition.storage_schema)),
             True,
         )
@@ -432,7 +433,7 @@ class Appender:
         append: Append,
         sums: Sums | None,
     ) -> tuple[Receipt, Ticket, bool]:
-        seq, at = self._core.next_stamp()
+        seq, at = self._journal.next_stamp()
         parts = []
         names = sorted({name for name, _ in staged})
         for name in names:
@@ -445,7 +446,7 @@ class Appender:
             first = partition.end
             group = [frame for _, frame in file.frames]
             last, ahead = stamp_frames(group, partition, topic.definition, (seq, at, len(staged)))
-            place = segment_name(topic, number, first, self._core.journal_number, seq)
+            place = segment_name(topic, number, first, self._journal.number, seq)
             self._restamp(file)
             self._core.storage.make_dirs(place.rpartition("/")[0])
             self._core.storage.rename(file.name, place)

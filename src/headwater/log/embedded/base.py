@@ -28,7 +28,8 @@ class LogFolder:
         """Open journal and segments with handles and locks of this process; called again in a forked child."""
         self.keys = keys
         self.core = Core(self.storage, self.settings, clock)
-        self.clock: TrustedClock = self.core.clock
+        self.journal = self.core.journal
+        self.clock: TrustedClock = self.journal.clock
         self.reader = SegmentReader(self.storage)
 
     def change(self, change: Change) -> Record | None:

@@ -20,9 +20,9 @@ class LogEntries:
 
     def entries(self, kind: str) -> Mapping[str, Entry]:
         """See `Log.entries`."""
-        with self._folder.core.mutex:
-            self._folder.core.refresh()
-            found = [e for e in self._folder.core.visible_entries.values() if e.kind == kind]
+        with self._folder.journal.mutex:
+            self._folder.journal.refresh()
+            found = [e for e in self._folder.journal.visible_entries.values() if e.kind == kind]
         return Named({e.name: e for e in sorted(found, key=lambda e: e.name)})
 
     def put_entry(self, kind: str, name: str, document: Mapping[str, Any], *, expect: int | None) -> Entry:

@@ -24,14 +24,14 @@ class LogConsumers:
 
     def cursor(self, topic: str, name: str) -> CursorInfo | None:
         """See `Log.cursor`."""
-        self._folder.core.refresh()
-        return self._folder.core.state.cursors.get((spelled(self._folder.core.state, topic), name))
+        self._folder.journal.refresh()
+        return self._folder.journal.state.cursors.get((spelled(self._folder.journal.state, topic), name))
 
     def cursors(self, topic: str | None = None) -> Sequence[CursorInfo]:
         """See `Log.cursors`."""
-        self._folder.core.refresh()
-        wanted = None if topic is None else spelled(self._folder.core.state, topic)
-        return [c for (t, _), c in sorted(self._folder.core.state.cursors.items()) if wanted in (None, t)]
+        self._folder.journal.refresh()
+        wanted = None if topic is None else spelled(self._folder.journal.state, topic)
+        return [c for (t, _), c in sorted(self._folder.journal.state.cursors.items()) if wanted in (None, t)]
 
     def create_cursor(self, topic: str, name: str, positions: Mapping[int, int], hold: bool) -> CursorInfo:
         """See `Log.create_cursor`."""
@@ -45,7 +45,7 @@ class LogConsumers:
             return {"k": "cursor", "topic": of, "name": name, "positions": plain, "hold": hold}
 
         self._folder.change(change)
-        return self._folder.core.state.cursors[spelled(self._folder.core.state, topic), name]
+        return self._folder.journal.state.cursors[spelled(self._folder.journal.state, topic), name]
 
     def drop_cursor(self, topic: str, name: str) -> None:
         """See `Log.drop_cursor`."""
@@ -63,25 +63,25 @@ class LogConsumers:
 
     def group(self, topic: str, name: str) -> GroupInfo | None:
         """See `Log.group`."""
-        self._folder.core.refresh()
-        return self._folder.core.state.groups.get((spelled(self._folder.core.state, topic), name))
+        self._folder.journal.refresh()
+        return self._folder.journal.state.groups.get((spelled(self._folder.journal.state, topic), name))
 
     def beat(self, topic: str, group: str, member: str, timeout_ms: float) -> GroupInfo:
         """See `Log.beat`. A beat is written to a small file per member, unsynced: beats matter only until the machine
         restarts."""
-        topic = spelled(self._folder.core.state, topic)
+        topic = spelled(self._folder.journal.state, topic)
         beats = _beats_folder(topic, group)
         self._folder.storage.make_dirs(beats)
         self._write_beat(f"{beats}/{_safe(member)}", timeout_ms)
-        self._folder.core.refresh()
-        known = self._folder.core.state.groups.get((topic, group))
+        self._folder.journal.refresh()
+        known = self._folder.journal.state.groups.get((topic, group))
         if known is None or member not in known.members or self._silent(known):
             self._folder.change(lambda state: self._regroup(state, topic, group, joins=member))
-        return self._folder.core.state.groups[topic, group]
+        return self._folder.journal.state.groups[topic, group]
 
     def release(self, topic: str, group: str, member: str, partitions: Sequence[int]) -> GroupInfo:
         """See `Log.release`."""
-        topic = spelled(self._folder.core.state, topic)
+        topic = spelled(self._folder.journal.state, topic)
 
         def change(state: JournalState) -> dict[str, Any] | None:
             known = state.groups.get((topic, group))
@@ -94,11 +94,11 @@ class LogConsumers:
             return _group_record(dataclasses.replace(known, owners=owners))
 
         self._folder.change(change)
-        return self._folder.core.state.groups[topic, group]
+        return self._folder.journal.state.groups[topic, group]
 
     def leave(self, topic: str, group: str, member: str) -> None:
         """See `Log.leave`."""
-        topic = spelled(self._folder.core.state, topic)
+        topic = spelled(self._folder.journal.state, topic)
         self._folder.change(lambda state: self._regroup(state, topic, group, leaves=member))
         self._folder.storage.remove(f"{_beats_folder(topic, group)}/{_safe(member)}")
 

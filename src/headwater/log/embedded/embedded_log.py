@@ -86,7 +86,7 @@ class EmbeddedLog:
         """Create the parts that have handles, locks or threads of this process."""
         folder = self._folder
         self.keys, self.core, self.clock, self.reader = keys, folder.core, folder.clock, folder.reader
-        self.faults = self.core.faults
+        self.faults = self.core.journal.faults
         self.clock.listen(functools.partial(report_clock, self.faults))
         read = self._reads.read_columns
         self._appender = Appender(self.core, KeyCounts(read), DeviceClocks(read), keys)
@@ -137,7 +137,7 @@ class EmbeddedLog:
     @property
     def findings(self) -> list[str]:
         """Descriptions of what recovery cut, restored or skipped since this log was opened."""
-        return self.core.findings
+        return self.core.journal.findings
 
     def close(self) -> None:
         """Release every handle."""
@@ -217,9 +217,9 @@ class EmbeddedLog:
 
     def producer(self, name: str) -> ProducerInfo | None:
         """See `Log.producer`."""
-        with self.core.mutex:
-            self.core.refresh()
-            return self.core.visible_producers.get(name)
+        with self.core.journal.mutex:
+            self.core.journal.refresh()
+            return self.core.journal.visible_producers.get(name)
 
     def settle(self) -> None:
         """See `Log.settle`."""
@@ -227,7 +227,7 @@ class EmbeddedLog:
 
     def sync(self) -> None:
         """See `Log.sync`."""
-        self.core.sync_visible()
+        self.core.flusher.sync_visible()
 
     def stage(self, producer: Producer | None = None) -> EmbeddedStage:
         """See `Log.stage`."""
@@ -352,8 +352,8 @@ class EmbeddedLog:
 
     def excise(self, topic: str, offsets: Mapping[int, Sequence[int]]) -> int:
         """See `Log.excise`."""
-        self.core.refresh()
-        found = topic_of(self.core.state, topic)
+        self.core.journal.refresh()
+        found = topic_of(self.core.journal.state, topic)
         check_excision(found.definition)
         return self._excision.run(found, offsets)
 
@@ -363,8 +363,8 @@ class EmbeddedLog:
 
     def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:
         """See `Log.verify`."""
-        self.core.refresh()
-        names = None if topics is None else [spelled(self.core.state, name) for name in topics]
+        self.core.journal.refresh()
+        names = None if topics is None else [spelled(self.core.journal.state, name) for name in topics]
         is_whole = names is None
         for found in verify(self.core, self.reader, names):
             is_whole = is_whole and isinstance(found, int)

@@ -23,6 +23,7 @@ class Excision:
 
     def __init__(self, core: Core, maintenance: Maintenance) -> None:
         self._core = core
+        self._journal = core.journal
         self._maintenance = maintenance
 
     def run(self, topic: TopicState, offsets: Mapping[int, Sequence[int]]) -> int:
@@ -47,7 +48,7 @@ class Excision:
         self._core.change(change, sync=True)
 
     def _touched(self, topic: TopicState, number: int, wanted: np.ndarray[Any, Any]) -> list[Segment]:
-        segments = self._core.state.ids[topic.id].partitions[number].segments
+        segments = self._journal.state.ids[topic.id].partitions[number].segments
         return [s for s in segments if ((wanted >= s.first) & (wanted < s.end)).any()]
 
     def _rewrite(self, topic: TopicState, number: int, segment: Segment, wanted: np.ndarray[Any, Any]) -> int:

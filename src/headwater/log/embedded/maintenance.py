@@ -49,6 +49,7 @@ class Maintenance:
 
     def __init__(self, core: Core, reader: SegmentReader, clock: TrustedClock, faults: Faults) -> None:
         self._core = core
+        self._journal = core.journal
         self._reader = reader
         self._clock = clock
         self._rewriter = Rewriter(core.storage, reader)
@@ -89,7 +90,7 @@ class Maintenance:
 
     def run(self, *, force: bool, override_holds: bool) -> MaintenanceReport:
         """Run one round. If another process or thread is running one, wait for it only with `force`."""
-        started = self._core.clock_ms()
+        started = self._journal.clock_ms()
         if not self._running.acquire(blocking=force):
             return MaintenanceReport()
         try:
@@ -100,7 +101,7 @@ class Maintenance:
                 report = self._round(force, override_holds)
         finally:
             self._running.release()
-        return dataclasses.replace(report, seconds=(self._core.clock_ms() - started) / 1e3)
+        return dataclasses.replace(report, seconds=(self._journal.clock_ms() - started) / 1e3)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -108,7 +109,7 @@ class Maintenance:
         with self._running, contextlib.closing(self._core.storage.open("maintain.lock", create=True)) as lock:
             while not lock.try_lock():
                 self._stop.wait(0.01)
-            self._core.refresh()
+            self._journal.refresh()
             yield
 
     def offsets(self, topic: TopicState, segment: Segment) -> npt.NDArray[np.int64]:
@@ -126,14 +127,14 @@ class Maintenance:
         self._swap(topic, number, [segment], [new])
 
     def _round(self, force: bool, override_holds: bool) -> MaintenanceReport:
-        self._core.refresh()
+        self._journal.refresh()
         self._pieces.begin()
         attempt = functools.partial(self._pieces.attempt, force=force)
         total = attempt("removal of staged files", self._remove_leftovers)
         total = _add(total, attempt("closing of segments", functools.partial(self._close_active, force)))
         steps = {"retention": self._retain, "sealing": self._seal, "compaction": self._compact}
         present = set()
-        for topic in list(self._core.state.topics.values()):
+        for topic in list(self._journal.state.topics.values()):
             override = override_holds and not is_own(topic.definition)
             for number in range(len(topic.partitions)):
                 for verb, step in steps.items():
@@ -157,8 +158,8 @@ class Maintenance:
                 return done
         except Exception as error:  # noqa: BLE001 - reported as it is
             done = Partly(MaintenanceReport(), error)
-        self._core.refresh()
-        return done if topic.id in self._core.state.ids else done.done
+        self._journal.refresh()
+        return done if topic.id in self._journal.state.ids else done.done
 
     def _remove_leftovers(self) -> MaintenanceReport:
         staging.remove_leftovers(self._core)
@@ -216,11 +217,11 @@ class Maintenance:
         return report if failed is None else Partly(report, failed)
 
     def _name(self, topic: TopicState, number: int, segment: Segment) -> str:
-        return f"{topic.folder}/{number}/{segment.first:020d}-{self._core.journal_number}-{self._next_number()}.parquet"
+        return f"{topic.folder}/{number}/{segment.first:020d}-{self._journal.number}-{self._next_number()}.parquet"
 
     def _next_number(self) -> str:
         """Return a unique number, so that two maintainers never write the same file."""
-        return f"{self._core.state.seq}s{uuid.uuid4().hex[:12]}"
+        return f"{self._journal.state.seq}s{uuid.uuid4().hex[:12]}"
 
     # --- retention -----------------------------------------------------------------------------------------------
 
@@ -229,7 +230,7 @@ class Maintenance:
         rows_max = rows_kept(definition)
         if definition.retention_us is None and definition.retention_bytes is None and rows_max is None:
             return MaintenanceReport()
-        limit = partition.end if override_holds else hold_limit(self._core.state, topic, number)
+        limit = partition.end if override_holds else hold_limit(self._journal.state, topic, number)
         now = self._clock.old_enough_us()
         oldest = now - definition.retention_us if definition.retention_us else None
         size = sum(s.size for s in partition.segments)
@@ -269,7 +270,7 @@ class Maintenance:
         definition, partition = topic.definition, topic.partitions[number]
         if definition.cleanup != "compact":
             return MaintenanceReport()
-        bound = partition.end if override_holds else hold_limit(self._core.state, topic, number)
+        bound = partition.end if override_holds else hold_limit(self._journal.state, topic, number)
         segments = [s for s in partition.segments if s.kind == "parquet" and s.first < bound]
         if not segments or not (force or _dirty(segments) >= DIRTY_SHARE):
             return None
@@ -359,7 +360,7 @@ class Maintenance:
 
     def _delete(self, names: list[str]) -> None:
         self._reader.forget(names)
-        self._core.release(names)
+        self._core.segments.release(names)
         try:
             for name in names:
                 self._core.storage.remove(name)
@@ -385,7 +386,7 @@ class Maintenance:
                     unknown += [name for name in names if name.removesuffix(".steps") not in known]
             live = {topic.folder.removeprefix("topics/") for topic in state.topics.values()}
             folders = [entry for entry in storage.folders("topics") if entry not in live]
-            if self._core.left_behind():
+            if self._journal.left_behind():
                 return
             for name in unknown:
                 storage.remove(name)

@@ -82,9 +82,9 @@ class LogPunctuation:
 
     def promises(self, topic: str) -> Mapping[str, Promise]:
         """See `Log.promises`."""
-        with self._folder.core.mutex:
-            self._folder.core.refresh()
-            return dict(topic_of(self._folder.core.state, topic).promises)
+        with self._folder.journal.mutex:
+            self._folder.journal.refresh()
+            return dict(topic_of(self._folder.journal.state, topic).promises)
 
     def _agree(
         self, topic: TopicState, known: Mapping[str, Promise], said: dict[str, Any]
@@ -100,7 +100,7 @@ class LogPunctuation:
                 with self._folder.core.exclusive() as state:
                     done = change(state)
                 if done is not None:
-                    self._folder.core.flush(done[0], sync=done[1])
+                    self._folder.core.flusher.flush(done[0], sync=done[1])
                 return done is not None
             except VoidedError:
                 continue

@@ -42,13 +42,13 @@ class LogReads:
 
     def partitions(self, topic: str) -> Mapping[int, PartitionInfo]:
         """See `Log.partitions`."""
-        with self._folder.core.mutex:
-            self._folder.core.refresh()
-            found = topic_of(self._folder.core.state, topic)
+        with self._folder.journal.mutex:
+            self._folder.journal.refresh()
+            found = topic_of(self._folder.journal.state, topic)
             return {p: self._info(found, p, s) for p, s in enumerate(found.partitions)}
 
     def _info(self, topic: TopicState, number: int, partition: PartitionState) -> PartitionInfo:
-        end = self._folder.core.visible_end(topic.id, number)
+        end = self._folder.journal.visible_end(topic.id, number)
         segments = [s for s in partition.segments if s.first < end]
         level = partition.watermark
         if end != partition.end:
@@ -70,34 +70,34 @@ class LogReads:
 
     def ends(self, topics: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
         """See `Log.ends`."""
-        with self._folder.core.mutex:
-            self._folder.core.refresh()
-            found = {name: topic_of(self._folder.core.state, name) for name in topics}
+        with self._folder.journal.mutex:
+            self._folder.journal.refresh()
+            found = {name: topic_of(self._folder.journal.state, name) for name in topics}
             return {
-                name: {p: self._folder.core.visible_end(t.id, p) for p in range(t.definition.partitions)}
+                name: {p: self._folder.journal.visible_end(t.id, p) for p in range(t.definition.partitions)}
                 for name, t in found.items()
             }
 
     def cut(self, topics: Sequence[str]) -> tuple[int, Mapping[str, Mapping[int, int]]]:
         """See `Log.cut`."""
-        with self._folder.core.mutex:
+        with self._folder.journal.mutex:
             ends = self.ends(topics)
-            return self._folder.core.visible_seq, ends
+            return self._folder.journal.visible_seq, ends
 
     def sequence(self) -> int:
         """See `Log.sequence`."""
-        with self._folder.core.mutex:
-            self._folder.core.refresh()
-            return self._folder.core.visible_seq
+        with self._folder.journal.mutex:
+            self._folder.journal.refresh()
+            return self._folder.journal.visible_seq
 
     def commit_id(self, sequence: int) -> str | None:
         """See `Log.commit_id`."""
-        with self._folder.core.mutex:
-            if sequence > self._folder.core.visible_seq:
-                self._folder.core.refresh()
-            if not 0 < sequence <= self._folder.core.visible_seq:
+        with self._folder.journal.mutex:
+            if sequence > self._folder.journal.visible_seq:
+                self._folder.journal.refresh()
+            if not 0 < sequence <= self._folder.journal.visible_seq:
                 return ""
-            known = self._folder.core.state.commits
+            known = self._folder.journal.state.commits
             found = (
                 known.get(sequence)
                 if sequence >= known.first
@@ -149,9 +149,9 @@ class LogReads:
     def _segments(
         self, topic: str, partition: int, start: int, end: int
     ) -> tuple[TopicState, list[Segment], int]:
-        with self._folder.core.mutex:
-            self._folder.core.refresh()
-            found = topic_of(self._folder.core.state, topic)
+        with self._folder.journal.mutex:
+            self._folder.journal.refresh()
+            found = topic_of(self._folder.journal.state, topic)
             place = partition_of(found, partition)
             segments = [s for s in place.from_offset(start) if s.first < end]
             return found, [dataclasses.replace(s, index=list(s.index)) for s in segments[:1]], place.first
@@ -167,10 +167,10 @@ class LogReads:
 
     def offset_at(self, topic: str, partition: int, moment: Microseconds, axis: TimeAxis) -> int:
         """See `Log.offset_at`."""
-        with self._folder.core.mutex:
-            self._folder.core.refresh()
-            found = topic_of(self._folder.core.state, topic)
-            place, end = partition_of(found, partition), self._folder.core.visible_end(found.id, partition)
+        with self._folder.journal.mutex:
+            self._folder.journal.refresh()
+            found = topic_of(self._folder.journal.state, topic)
+            place, end = partition_of(found, partition), self._folder.journal.visible_end(found.id, partition)
             if axis == "event":
                 return self._event_offset(found, place, moment, end)
             for segment in place.segments:
@@ -192,9 +192,9 @@ class LogReads:
 
     def watermark(self, topic: str, partition: int, offset: int) -> Microseconds | None:
         """See `Log.watermark`."""
-        with self._folder.core.mutex:
-            self._folder.core.refresh()
-            found = topic_of(self._folder.core.state, topic)
+        with self._folder.journal.mutex:
+            self._folder.journal.refresh()
+            found = topic_of(self._folder.journal.state, topic)
             level = self._watermark(found, partition_of(found, partition), offset)
             return None if level == NONE else level
 
@@ -207,10 +207,10 @@ class LogReads:
 
     def appended_at(self, topic: str, partition: int, offset: int) -> Microseconds | None:
         """See `Log.appended_at`."""
-        with self._folder.core.mutex:
-            self._folder.core.refresh()
-            found = topic_of(self._folder.core.state, topic)
-            end = self._folder.core.visible_end(found.id, partition)
+        with self._folder.journal.mutex:
+            self._folder.journal.refresh()
+            found = topic_of(self._folder.journal.state, topic)
+            end = self._folder.journal.visible_end(found.id, partition)
             for segment in partition_of(found, partition).from_offset(offset):
                 at = self._folder.reader.appended_at(segment, offset)
                 if at is not None and offset < end:
@@ -221,8 +221,8 @@ class LogReads:
         """See `Log.wait`."""
 
         def wake() -> str:
-            with self._folder.core.mutex:
-                return f"{topic_of(self._folder.core.state, topic).folder}/wake"
+            with self._folder.journal.mutex:
+                return f"{topic_of(self._folder.journal.state, topic).folder}/wake"
 
         def has_grown() -> bool:
             now = self.ends([topic])[topic]
@@ -239,14 +239,16 @@ class LogReads:
     ) -> bool:
         """Block until the condition holds; check it whenever the file named by `wake` is written. Return False at the
         timeout."""
-        deadline = None if timeout_ms is None else self._folder.core.clock_ms() + timeout_ms
+        deadline = None if timeout_ms is None else self._folder.journal.clock_ms() + timeout_ms
         while True:
             path = self._folder.storage.path(wake())
             count = self._notifier.count(path)
             if condition():
                 return True
             left = (
-                RECHECK_MS if deadline is None else min(RECHECK_MS, deadline - self._folder.core.clock_ms())
+                RECHECK_MS
+                if deadline is None
+                else min(RECHECK_MS, deadline - self._folder.journal.clock_ms())
             )
             if left <= 0:
                 return False

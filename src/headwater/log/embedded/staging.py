@@ -45,6 +45,7 @@ class EmbeddedStage:
         self._adds_up = producer is not None and producer.exact
         self._totals: dict[str, RowSum] = {}
         self._core = core
+        self._journal = core.journal
         self._appender = appender
         self._batches: dict[str, list[pa.RecordBatch]] = {}
         self._bytes = 0
@@ -58,9 +59,9 @@ class EmbeddedStage:
     def add(self, topic: str, batch: pa.RecordBatch, incarnation: int | None = None) -> None:
         """Add conformed rows; beyond `staging_bytes_max` everything goes to disk."""
         self._open()
-        if spelled(self._core.state, topic) not in self._core.state.topics:
-            self._core.refresh()
-        topic = topic_of(self._core.state, topic).definition.name
+        if spelled(self._journal.state, topic) not in self._journal.state.topics:
+            self._journal.refresh()
+        topic = topic_of(self._journal.state, topic).definition.name
         if incarnation is not None:
             self._incarnations.setdefault(topic, incarnation)
         self._batches.setdefault(topic, []).append(batch)
@@ -120,7 +121,7 @@ class EmbeddedStage:
 
     def _write_all(self) -> None:
         for name, batches in self._batches.items():
-            topic = self._core.state.topics[name]
+            topic = self._journal.state.topics[name]
             definition = topic.definition
             if definition.versioned_by is not None or definition.clock is not None:
                 which, what = (
@@ -145,7 +146,7 @@ class EmbeddedStage:
         self._batches, self._bytes = {}, 0
 
     def _write(self, name: str, partition: int, rows: pa.RecordBatch) -> None:
-        definition = self._core.state.topics[name].definition
+        definition = self._journal.state.topics[name].definition
         found = self._files.get((name, partition))
         if found is None:
             self._core.storage.make_dirs(self._name)
@@ -167,7 +168,7 @@ class EmbeddedStage:
             staged.size = at
             frame.body = memoryview(b"")  # the body is on disk now; the header is stamped at commit
             if frame.times is not None:
-                frame.times = decisive_times(frame.times, self._core.clock.now_us(), definition)
+                frame.times = decisive_times(frame.times, self._journal.clock.now_us(), definition)
             self._ends[name, partition] = self._ends.get((name, partition), 0) + frame.span
 
 

@@ -23,15 +23,15 @@ class LogTopics:
 
     def topics(self) -> Mapping[str, TopicDefinition]:
         """See `Log.topics`."""
-        self._folder.core.refresh()
+        self._folder.journal.refresh()
         return Named(
-            {name: topic.definition for name, topic in sorted(self._folder.core.state.topics.items())}
+            {name: topic.definition for name, topic in sorted(self._folder.journal.state.topics.items())}
         )
 
     def topic(self, name: str) -> TopicDefinition:
         """See `Log.topic`."""
-        self._folder.core.refresh()
-        return topic_of(self._folder.core.state, name).definition
+        self._folder.journal.refresh()
+        return topic_of(self._folder.journal.state, name).definition
 
     def create_topic(self, definition: TopicDefinition) -> None:
         """See `Log.create_topic`."""
@@ -97,13 +97,13 @@ class LogTopics:
         """Create the folder of a topic that is about to be committed."""
         folder = f"topics/{name}-{number}"
         self._folder.storage.make_dirs(folder)
-        self._folder.core.writable(f"{folder}/wake", 0)
+        self._folder.core.segments.writable(f"{folder}/wake", 0)
 
     def _remove(self, topic: TopicState) -> None:
         """Delete the files of a topic that was dropped."""
         names = [s.name for p in topic.partitions for s in p.segments]
         self._folder.reader.forget(names)
-        self._folder.core.release([*names, f"{topic.folder}/wake"])
+        self._folder.core.segments.release([*names, f"{topic.folder}/wake"])
         self._folder.storage.remove_dir(topic.folder, TOPIC_FILES)
 
 

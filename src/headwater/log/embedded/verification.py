@@ -23,7 +23,7 @@ def verify(core: Core, reader: SegmentReader, topics: Sequence[str] | None) -> I
         for item in _verify_journal(core):
             checked += item if isinstance(item, int) else 0
             yield item if isinstance(item, Finding) else checked
-    for name, topic in sorted(core.state.topics.items()):
+    for name, topic in sorted(core.journal.state.topics.items()):
         if topics is None or name in topics:
             for number, partition in enumerate(topic.partitions):
                 for item in _verify_partition(core, reader, topic, number, partition):
@@ -32,7 +32,7 @@ def verify(core: Core, reader: SegmentReader, topics: Sequence[str] | None) -> I
 
 
 def _verify_journal(core: Core) -> Iterator[Finding | int]:
-    storage, current = core.storage, core.journal_number
+    storage, current = core.storage, core.journal.number
     there = journals(storage)
     stored = recovery.checkpoints(
         storage
@@ -60,7 +60,7 @@ def _verify_one(core: Core, number: int) -> Iterator[Finding | int]:
         except CorruptionError as error:
             yield Finding(journal_name(number + 1), 0, None, None, error.message)
             return
-        limit = following.record["previous_end"] if following else core.visible_bytes(number)
+        limit = following.record["previous_end"] if following else core.journal.visible_bytes(number)
         reached = 0
         for found in scan(file, 0, limit):
             reached = limit if found.end is None else found.end

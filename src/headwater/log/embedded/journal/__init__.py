@@ -18,5 +18,8 @@ In import order, bottom to top:
     salvage         recovery of a damaged journal record that was acknowledged
     recovery        opening a workspace: checkpoint, journal chain, loss of power
     follow_journal  reading the journal as other processes extend it
-    durability      syncing commits and publishing them as visible, many at once
+    open_segments   segments that a process has open for appending
+    durability      syncing commits and publishing them as visible
+    next_journal    beginning and entering the next journal
+    flush           waiting until commits are durable and visible, many at once
 """

@@ -1,6 +1,6 @@
 """Follows the journal: the state that all processes of a workspace agree on, and how much of it is visible.
 
-Only reads. `durability` makes commits visible, `commit` writes them.
+Only reads. `durability` makes commits durable and visible, `commit` writes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwater.core.storage import File, Storage
 from headwater.core.trusted_clock import TrustedClock
 from headwater.log.embedded.journal import recovery
 from headwater.log.embedded.journal.head import PublishedHead
-from headwater.log.embedded.journal.journal_file import Head, Record, journal_name
+from headwater.log.embedded.journal.journal_file import FOLDER, Head, Record, journal_name
 from headwater.log.embedded.journal.journal_state import JournalState
 from headwater.log.embedded.journal.record_kinds import apply_record, fold_entry, fold_producer
 from headwater.log.protocol import Entry, ProducerInfo
@@ -35,7 +35,7 @@ class PendingCommit:
     record: Record
 
 
-class Follower:
+class JournalFollower:
     """One process's view of a workspace's journal. Safe to use from several threads."""
 
     def __init__(self, storage: Storage, settings: LogSettings, clock: TrustedClock) -> None:
@@ -51,132 +51,152 @@ class Follower:
         """Number of the last visible commit."""
         self.findings: list[str] = []
         """Descriptions of what was cut or skipped since opening."""
-        self._pending: deque[PendingCommit] = deque()
-        self._writable: dict[str, File] = {}
+        self.pending: deque[PendingCommit] = deque()
+        """Commits that are written and not yet visible, in order."""
         self.faults = Faults(storage, clock)
-        self._closed = False
-        self._mended = False
-        self._boot = storage.boot_id()[:16]
-        self._published = PublishedHead(storage, self._boot)
-        self._head = Head(0, 0, 0)
-        self._number = 0
+        self.closed = False
+        self.mended = False
+        """Whether lost or damaged records were recovered since the last checkpoint."""
+        self.boot = storage.boot_id()[:16]
+        self.published = PublishedHead(storage, self.boot)
+        self.head = Head(0, 0, 0)
+        """Position up to which this process knows the log to be visible and durable."""
+        self.number = 0
+        """The journal that commits go to; it is part of new segments' names."""
         self._file: File | None = None
-        self._applied = 0
-        self._records = 0
+        self.applied = 0
+        """Byte of the journal up to which the state has its records."""
+        self.records = 0
+        """Number of records of the journal that the state has."""
         with self.mutex:
-            self._load()
+            self.load()
 
     @staticmethod
     def clock_ms() -> float:
         """Return real time for waits, independent of the clock of the records."""
         return time.monotonic() * 1e3
 
-    @property
-    def journal_number(self) -> int:
-        """The journal that commits go to; it is part of new segments' names."""
-        return self._number
-
-    def _load(self) -> None:
+    def load(self) -> None:
         """Load the state from the newest checkpoint and the journals after it."""
-        published = self._published.read()
+        published = self.published.read()
         while True:
             try:
-                loaded = recovery.load(self.storage, self.settings.receipts_max, published, self._boot)
+                loaded = recovery.load(self.storage, self.settings.receipts_max, published, self.boot)
                 file = self.storage.open(journal_name(loaded.journal))
                 break
             except (WorkspaceMissingError, CorruptionError):
                 # Others may have continued in the next journal meanwhile, and removed the one being read.
-                before, published = published, self._published.read()
+                before, published = published, self.published.read()
                 if before is None or published is None or published.journal == before.journal:
                     raise
         if self._file is not None:
             self._file.close()
-        self.state, self._number, self._applied = loaded.state, loaded.journal, loaded.applied
-        self._records = loaded.records
-        self._mended = loaded.mended
+        self.state, self.number, self.applied = loaded.state, loaded.journal, loaded.applied
+        self.records = loaded.records
+        self.mended = loaded.mended
         self.findings += [f for f in loaded.findings if f not in self.findings]
         self._report(loaded.lost)
         self._file = file
-        self._pending.clear()
+        self.pending.clear()
         self._show_all()
-        durable = published.durable if published is not None and published.journal == self._number else 0
-        self._head = Head(self._number, self._applied, min(durable, self._applied))
+        durable = published.durable if published is not None and published.journal == self.number else 0
+        self.head = Head(self.number, self.applied, min(durable, self.applied))
 
-    def _journal_file(self) -> File:
-        if self._closed or self._file is None:
+    def file(self) -> File:
+        """Return the file of the current journal; ClosedError after `close`."""
+        if self.closed or self._file is None:
             raise ClosedError("this workspace was closed", hint="open it again with hw.open")
         return self._file
 
+    def unlock(self) -> None:
+        """Release the lock of the journal, unless its handle is closed, which released it."""
+        if self._file is not None and not self.closed:
+            self._file.unlock()
+
+    def reload(self) -> None:
+        """Load the state again, after checkpoints of other processes removed the current journal; WorkspaceMissingError if the
+        workspace was deleted."""
+        if not self.storage.exists(FOLDER):
+            raise WorkspaceMissingError(
+                f"the workspace in {self.storage.root} is gone",
+                hint="was its folder moved or deleted? open it again",
+                file=str(self.storage.root),
+            )
+        self.load()
+
+    def left_behind(self) -> bool:
+        """Whether other processes have begun the next journal. Both it and the current journal may be removed later, the
+        current one first."""
+        return self.storage.exists(journal_name(self.number + 1)) or not self.file().linked()
+
+    def next_stamp(self) -> tuple[int, int]:
+        """Under the writer's lock: return the sequence and the time of the next commit; times never decrease."""
+        return self.state.seq + 1, max(self.state.at, self.clock.now_us())
+
     def close(self) -> None:
-        """Close every handle. Committed data does not depend on it."""
-        with self.mutex:
-            if self._closed:
-                return
-            self._closed = True
-            self._published.close()
-            for file in self._writable.values():
-                file.close()
-            if self._file is not None:
-                self._file.close()
-            self._writable.clear()
+        """Close the handles, without taking the mutex: a forked child has the handles of its parent, and no lock."""
+        self.closed = True
+        self.published.close()
+        if self._file is not None:
+            self._file.close()
 
     def refresh(self) -> None:
         """Apply the commits that other processes have published."""
         with self.mutex:
-            self._journal_file()
-            if not self._published.linked():
+            self.file()
+            if not self.published.linked():
                 raise WorkspaceMissingError(
                     f"the workspace in {self.storage.root} is gone",
                     hint="was its folder moved or deleted? open it again",
                     file=str(self.storage.root),
                 )
-            head = self._published.read()
+            head = self.published.read()
             if head is None:
                 return
-            if head.journal > self._number:
-                self._advance_to(head.journal)
-            if head.journal == self._number and head.visible > self._head.visible:
-                self._fold(head.visible)
-                self._seen(head)
+            if head.journal > self.number:
+                self.advance_to(head.journal)
+            if head.journal == self.number and head.visible > self.head.visible:
+                self.fold(head.visible)
+                self.seen(head)
 
-    def _advance_to(self, number: int) -> None:
+    def advance_to(self, number: int) -> None:
         """Follow the chain of journals; reload if a journal is missing, or voids a record that was applied."""
-        while self._number < number:
-            begin = recovery.begin_of(self.storage, self._number + 1)
-            if begin is None or self._applied > begin.record["previous_end"]:
-                self._load()
+        while self.number < number:
+            begin = recovery.begin_of(self.storage, self.number + 1)
+            if begin is None or self.applied > begin.record["previous_end"]:
+                self.load()
                 return
-            self._fold(begin.record["previous_end"])
+            self.fold(begin.record["previous_end"])
             try:
-                self._open_next(self._number + 1)
+                self._open_next(self.number + 1)
             except WorkspaceMissingError:  # removed since `begin_of` read it
-                self._load()
+                self.load()
                 return
 
     def _open_next(self, number: int) -> None:
         file = self.storage.open(journal_name(number))
-        self._journal_file().close()
-        self._file, self._number, self._applied, self._records = file, number, 0, 0
-        self._pending.clear()
+        self.file().close()
+        self._file, self.number, self.applied, self.records = file, number, 0, 0
+        self.pending.clear()
         self._show_all()
-        self._head = Head(number, 0, 0)
+        self.head = Head(number, 0, 0)
         begin = recovery.begin_of(self.storage, number)
         if begin is not None:
-            self._fold(begin.end)
+            self.fold(begin.end)
 
-    def _fold(self, limit: int) -> None:
+    def fold(self, limit: int) -> None:
         """Apply the records of the journal up to byte `limit`."""
-        if limit <= self._applied:
+        if limit <= self.applied:
             return
-        span = (self._applied, limit)
+        span = (self.applied, limit)
         lost: list[str] = []
         for record, end, mended in recovery.follow(
-            self.storage, self._journal_file(), span, self.state, self.findings, lost
+            self.storage, self.file(), span, self.state, self.findings, lost
         ):
-            self._mended = self._mended or mended
+            self.mended = self.mended or mended
             if record is not None:
-                self._apply(record, end)
-            self._applied = end
+                self.apply(record, end)
+            self.applied = end
         self._report(lost)
 
     def _report(self, lost: Sequence[str]) -> None:
@@ -189,17 +209,18 @@ class Follower:
                 "check cursors and definitions, then run headwater verify: where it finds the log whole, this is over",
             )
 
-    def _apply(self, record: Record, end: int) -> None:
+    def apply(self, record: Record, end: int) -> None:
+        """Apply one record of the journal, which ends at byte `end`."""
         apply_record(self.state, record)
-        self._applied = end
-        self._records += 1
-        self._pending.append(PendingCommit(end, record))
+        self.applied = end
+        self.records += 1
+        self.pending.append(PendingCommit(end, record))
 
-    def _seen(self, head: Head) -> None:
+    def seen(self, head: Head) -> None:
         """Make everything up to `head.visible` visible to readers of this process."""
-        self._head = max(self._head, head)
-        while self._pending and self._pending[0].end <= self._head.visible:
-            record = self._pending.popleft().record
+        self.head = max(self.head, head)
+        while self.pending and self.pending[0].end <= self.head.visible:
+            record = self.pending.popleft().record
             self.visible_seq = record["seq"]
             fold_entry(self.visible_entries, record)
             fold_producer(self.visible_producers, record)
@@ -220,7 +241,7 @@ class Follower:
 
     def visible_bytes(self, number: int) -> int:
         """Return the number of visible bytes of a journal; 0 for any but the current one."""
-        return self._head.visible if number == self._number else 0
+        return self.head.visible if number == self.number else 0
 
     def visible_end(self, topic_id: int, partition: int) -> int:
         """Return the end of a partition for readers."""
