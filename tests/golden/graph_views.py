@@ -74,7 +74,7 @@ CREATE MATERIALIZED VIEW on_time WITH (late = 'drop') AS
 """
 """Close, and Versions of the records that are not late."""
 FOLD, MATCHES = "accounts", "found"
-"""The view of a fold, and the standing query: Fold and Meet."""
+"""The view of a fold, and the standing query: Fold and Percolate."""
 VIEWS = (*SELECTS, "closed", "on_time", FOLD, MATCHES)
 
 

@@ -64,7 +64,7 @@ def one_of_each() -> g.Node:
     sessions = g.SessionAggregate(g.Sessions(slide, (0,), 1, ids), 2, 1, functions, ids, append_only=True)
     versions = g.VersionsNode(sessions, (0,), 1, 2, 3, ids)
     folded = g.FoldNode(versions, (0,), "fold", "1:aa", ids, handle=None, append_only=True)
-    met = g.Meet(folded, orders, "matches", ids, handle=None, backfill=False)
+    met = g.Percolate(folded, orders, "matches", ids, handle=None, backfill=False)
     return g.Close(met, (("orders", "clicks"), ("t",)), ids)
 
 

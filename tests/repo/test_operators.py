@@ -25,7 +25,7 @@ EXCEPTIONS = {
     "engine/dataflow/output_keys.py:Close": "it passes on what is below it, as a Map does",
     "engine/deletion/retract.py:Close": "what waits is retracted by what is shown",
     "engine/row_errors/late_rows.py:Close": "the watermarks that a view waits for",
-    "verify/recompute_matches.py:Meet": "verification of standing queries alone",
+    "verify/recompute_matches.py:Percolate": "verification of standing queries alone",
     "views/explain_view.py:Close": "when rows are final is a line of its own",
 }
 

@@ -408,7 +408,7 @@ class FoldNode:
 
 
 @dataclass(frozen=True)
-class Meet:
+class Percolate:
     """Pairs of a stored query and a document that matches it (percolator).
 
     A pair has the columns of the query, then columns of the document, in the order defined by `handle`. Queries are the
@@ -467,7 +467,7 @@ Node = (
     | SessionAggregate
     | VersionsNode
     | FoldNode
-    | Meet
+    | Percolate
     | Close
 )
 

@@ -68,7 +68,7 @@ FORMS: dict[type, _Form] = {
     g.SessionAggregate: _form("SessionAggregate", "input keys column functions schema append_only"),
     g.VersionsNode: _form("Versions", "input key begin offset op schema append_only"),
     g.FoldNode: _form("Fold", "input key name signature schema append_only"),
-    g.Meet: _form("Meet", "documents queries text schema backfill"),
+    g.Percolate: _form("Meet", "documents queries text schema backfill"),
     g.Close: _form("Close", "input domains schema append_only"),
 }
 """Stored form of each class. Names in it never change."""

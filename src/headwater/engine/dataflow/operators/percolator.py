@@ -16,29 +16,29 @@ from headwater.operators.zset.delta import Delta
 from headwater.operators.zset.runs import Run
 
 
-class PercolatorKind(OperatorKind[g.Meet]):
+class PercolatorKind(OperatorKind[g.Percolate]):
     """Standing queries: a row for each pair of a document and a stored query that it matches."""
 
-    def build(self, node: g.Meet, context: BuildContext) -> Operator:
+    def build(self, node: g.Percolate, context: BuildContext) -> Operator:
         return _Percolator(node, context.name)
 
-    def title(self, node: g.Meet) -> str:
+    def title(self, node: g.Percolate) -> str:
         return "match documents with the queries stored at their place in the log"
 
-    def kept_state(self, node: g.Meet, below: Sequence[Extent]) -> Iterator[KeptState]:
+    def kept_state(self, node: g.Percolate, below: Sequence[Extent]) -> Iterator[KeptState]:
         queries, documents = below
         yield KeptState(node, "every version of every stored query, for documents that come", "", queries)
         if node.backfill:
             what = "documents, for stored queries that come later with backfill"
             yield KeptState(node, what, "the same WITH (backfill = FALSE)", documents)
 
-    def contents_key(self, node: g.Meet) -> tuple[int, ...] | None:
+    def contents_key(self, node: g.Percolate) -> tuple[int, ...] | None:
         return 0, 1
 
-    def unique_keys(self, node: g.Meet, below: Sequence[Keys]) -> Keys:
+    def unique_keys(self, node: g.Percolate, below: Sequence[Keys]) -> Keys:
         return least([frozenset(range(2))])  # the query, and the document
 
-    def input_slices(self, node: g.Meet, one: Slice) -> Sequence[Slice]:
+    def input_slices(self, node: g.Percolate, one: Slice) -> Sequence[Slice]:
         spec: PercolatorSpec = node.handle
         query = {c: v for c, v in one.items() if c == 0}
         known = {1: spec.id[0]} if len(spec.id) == 1 else {}
@@ -46,7 +46,7 @@ class PercolatorKind(OperatorKind[g.Meet]):
         known |= {first + place: column for place, column in enumerate(spec.shown)}
         return [query, {known[c]: v for c, v in one.items() if c in known}]
 
-    def trace(self, node: g.Meet, request: TraceRequest) -> Demands:
+    def trace(self, node: g.Percolate, request: TraceRequest) -> Demands:
         """Demand the documents of the matches, and all records of their queries."""
         wanted = request.rows()
         documents, queries = request.below(node.documents), request.below(node.queries)
@@ -60,7 +60,7 @@ class PercolatorKind(OperatorKind[g.Meet]):
 
 
 class _Percolator(Operator):
-    def __init__(self, node: g.Meet, name: str) -> None:
+    def __init__(self, node: g.Percolate, name: str) -> None:
         spec: PercolatorSpec = node.handle
         self._meeting = Percolator(spec)
         self.slots = (

@@ -36,7 +36,7 @@ KINDS: Mapping[type, OperatorKind[Any]] = {
     g.SessionAggregate: SessionAggregateKind(),
     g.VersionsNode: VersionsKind(),
     g.FoldNode: FoldKind(),
-    g.Meet: PercolatorKind(),
+    g.Percolate: PercolatorKind(),
     g.Close: CloseKind(),
 }
 """By the class of the node. MATCH_RECOGNIZE is a `Regroup` in the graph; its kind is that of the pattern that it evaluates."""
