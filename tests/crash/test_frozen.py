@@ -169,16 +169,16 @@ def test_a_frozen_flusher_is_waited_for_once_and_not_at_every_append(tmp_path: P
     log = EmbeddedLog.open(tmp_path / "ws", settings=PATIENCE)
     log.create_topic(ORDERS)
     holder = EmbeddedLog.open(tmp_path / "ws", settings=PATIENCE)
-    assert holder.core.durability.flush_file.try_lock()
+    assert holder.core.publisher.flush_file.try_lock()
     waits = []
     for n in range(6):
         before = log.core.journal.clock_ms()
         append(log, {"orders": numbers(10 * n, 1)})
         waits.append(log.core.journal.clock_ms() - before >= PATIENCE.lock_timeout_ms)
     assert waits == [True, False, False, False, False, False]
-    holder.core.durability.flush_file.unlock()
+    holder.core.publisher.flush_file.unlock()
     append(log, {"orders": numbers(60, 1)})
-    assert log.core.durability.stuck == set()
+    assert log.core.publisher.stuck == set()
     assert sorted(orders(log).values()) == [0, 10, 20, 30, 40, 50, 60]
     holder.close()
     log.close()

@@ -99,11 +99,11 @@ def frozen(folder: str, where: str) -> None:
 
         file.write_at = halves
     elif where == "before the sync":
-        around(core.durability, "sync", before=True)
+        around(core.publisher, "sync", before=True)
     elif where == "before publishing":
-        around(core.durability, "publish", before=True)
+        around(core.publisher, "publish", before=True)
     elif where == "between publishing and waking":
-        around(core.durability, "_wake", before=True)
+        around(core.publisher, "_wake", before=True)
     else:
         raise SystemExit(f"where is {where!r}?")
     receipt = append(log, {"orders": numbers(1_000, 5)})

@@ -114,8 +114,8 @@ def _kept(rows: pa.Table, equal: Mapping[str, list[Any]]) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class QueryBounds:
-    """Bounds of a query: the rows and bytes of its result, and its time."""
+class AnswerBounds:
+    """Bounds of an answer: its rows and bytes, and the time that the query may take."""
 
     rows_max: int
     bytes_max: int
@@ -131,7 +131,7 @@ class SelectRequest:
     text: str
     known: Mapping[str, QueryRelation]
     tick: int | None
-    bounds: QueryBounds
+    bounds: AnswerBounds
 
     def soon(self, views: Views, log: Log, seconds: float) -> ReadResult | None:
         """Return the result if it is computed in this thread within `seconds`; None if the query must run in a process.
@@ -186,7 +186,7 @@ class SelectRequest:
 
 
 def asked(
-    log: Log, views: Views, text: str, as_of: int | str | datetime | None, bounds: QueryBounds
+    log: Log, views: Views, text: str, as_of: int | str | datetime | None, bounds: AnswerBounds
 ) -> SelectRequest:
     """Return the request of a query, parsed as far as needed to check that it is a SELECT and to find the relations
     that it reads."""

@@ -23,7 +23,7 @@ from headwater.log.embedded.journal import commit_ids, recovery
 from headwater.log.embedded.journal.checkpoint import Checkpointing
 from headwater.log.embedded.journal.clock_file import KeptAnchors
 from headwater.log.embedded.journal.commit_outcome import not_known
-from headwater.log.embedded.journal.durability import SPIN_MS, Durability
+from headwater.log.embedded.journal.durability import SPIN_MS, Publisher
 from headwater.log.embedded.journal.flush import Flusher, Ticket, VoidedError
 from headwater.log.embedded.journal.follow_journal import JournalFollower
 from headwater.log.embedded.journal.journal_file import (
@@ -55,9 +55,9 @@ class Core:
         trusted = TrustedClock(clock, KeptAnchors(storage))
         self.journal = JournalFollower(storage, settings, trusted)
         self.segments = OpenSegments(storage, self.journal.mutex)
-        self.durability = Durability(self.journal, self.segments)
-        self.next_journal = NextJournal(self.journal, self.segments, self.durability)
-        self.flusher = Flusher(self.journal, self.durability, self.next_journal)
+        self.publisher = Publisher(self.journal, self.segments)
+        self.next_journal = NextJournal(self.journal, self.segments, self.publisher)
+        self.flusher = Flusher(self.journal, self.publisher, self.next_journal)
         self._checkpointing = Checkpointing(self.journal.faults, self.journal.clock_ms)
         trusted.begin(self.journal.state.at)
         with self.journal.mutex:
@@ -68,14 +68,14 @@ class Core:
         """Close every handle. Committed data does not depend on it."""
         with self.journal.mutex:
             if not self.journal.closed:
-                self.durability.close()
+                self.publisher.close()
                 self.journal.close()
                 self.segments.close()
 
     def disown(self) -> None:
         """Close the handles that a forked child inherited from its parent, without taking or releasing a lock."""
         self.journal.close()
-        self.durability.close()
+        self.publisher.close()
         self.segments.close()
 
     def _recover(self) -> None:
@@ -102,12 +102,12 @@ class Core:
             if published is None or published.boot != self.journal.boot:
                 recovery.repair_after_power_loss(self.storage, self.journal.findings, published)
                 self._catch_up(published)
-                with self.durability.brief_lock(self.durability.flush_file):
-                    self.durability.publish_all()
+                with self.publisher.brief_lock(self.publisher.flush_file):
+                    self.publisher.publish_all()
             elif not self.storage.exists(journal_name(self.journal.number + 1)):
                 self._catch_up(published)
-                with self.durability.brief_lock(self.durability.flush_file):
-                    self.durability.publish_all()
+                with self.publisher.brief_lock(self.publisher.flush_file):
+                    self.publisher.publish_all()
         finally:
             with contextlib.suppress(HeadwaterError, OSError, ValueError):
                 file.unlock()
@@ -133,7 +133,7 @@ class Core:
             if file.try_lock():
                 if not file.linked():
                     self.journal.reload()
-                elif self.durability.broken:
+                elif self.publisher.broken:
                     self.next_journal.fence(void=True)
                 elif not self.storage.exists(journal_name(self.journal.number + 1)):
                     self._catch_up(None)
@@ -151,7 +151,7 @@ class Core:
                     if self.storage.exists(journal_name(self.journal.number + 1)):
                         self.next_journal.enter()
                 elif self.journal.clock_ms() - since > self.settings.lock_timeout_ms:
-                    self.next_journal.fence(void=self.durability.broken)
+                    self.next_journal.fence(void=self.publisher.broken)
                     size, since = -1, self.journal.clock_ms()
 
     def _catch_up(self, published: Head | None) -> None:
@@ -270,7 +270,7 @@ class Core:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        self.durability.publish_all()
+        self.publisher.publish_all()
         if self.journal.state.unsynced and (self.journal.state.suspect or self._checkpointing.fails):
             # a failed sync may have dropped the data that it was to write, and the next sync then succeeds without writing it
             recovery.rewrite_frames(

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from headwater.core.errors import UsageError, shown
 from headwater.core.positions import Receipt
 from headwater.web import committed_reads, parameters
-from headwater.web.committed_reads import QueryBounds, SelectRequest
+from headwater.web.committed_reads import AnswerBounds, SelectRequest
 from headwater.web.problems import Problem
 from headwater.web.request_limits import in_time, whole
 from headwater.web.response_formats import ResponseFormat, form_of
@@ -56,7 +56,7 @@ def _soon(
 ) -> Response | SelectRequest:
     """Return the response, if the query is answered at once; otherwise the request to run in a process."""
     settings = here.settings
-    bounds = QueryBounds(limit + 1, settings.answer_bytes_max, settings.query_s, until_s)
+    bounds = AnswerBounds(limit + 1, settings.answer_bytes_max, settings.query_s, until_s)
     asked = committed_reads.asked(here.log, here.views, text, as_of, bounds)
     found = asked.soon(here.views, here.log, settings.light_query_s)
     return asked if found is None else found_response(found, form, limit, {})

@@ -24,7 +24,7 @@ SPIN_MS = (0.05, 0.1, 0.2, 0.5, 1.0)
 STUCK_MS = 5.0
 
 
-class Durability:
+class Publisher:
     """Syncs and publishes what one process has written, or has found written."""
 
     def __init__(self, journal: JournalFollower, segments: OpenSegments) -> None:

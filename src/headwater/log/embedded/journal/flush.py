@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from headwater.core.errors import HeadwaterError, SyncFailedError
 from headwater.log.embedded.journal import recovery
 from headwater.log.embedded.journal.commit_outcome import not_known
-from headwater.log.embedded.journal.durability import Durability
+from headwater.log.embedded.journal.durability import Publisher
 from headwater.log.embedded.journal.follow_journal import JournalFollower
 from headwater.log.embedded.journal.journal_file import Head, journal_name
 from headwater.log.embedded.journal.next_journal import NextJournal
@@ -31,9 +31,9 @@ class Ticket:
 class Flusher:
     """Flushes the commits of one process's threads, many at once, and says whether a commit counts."""
 
-    def __init__(self, journal: JournalFollower, durability: Durability, following: NextJournal) -> None:
+    def __init__(self, journal: JournalFollower, publisher: Publisher, following: NextJournal) -> None:
         self._journal = journal
-        self._durability = durability
+        self._publisher = publisher
         self._next = following
         self._flush_gate = threading.Lock()
         self._flushing = 0
@@ -47,7 +47,7 @@ class Flusher:
                 time.sleep(self._journal.settings.group_window_ms / 1e3)
             self._crowded = self._flushing > 1
             # the lock may not be obtained, but syncing twice is harmless
-            with not_known(), self._flush_gate, self._durability.brief_lock(self._durability.flush_file):
+            with not_known(), self._flush_gate, self._publisher.brief_lock(self._publisher.flush_file):
                 self._flush(ticket, sync)
         finally:
             self._flushing -= 1
@@ -63,7 +63,7 @@ class Flusher:
             if self._journal.number > ticket.journal:
                 self.check_counted(ticket)
                 return
-            if self._durability.broken:
+            if self._publisher.broken:
                 raise SyncFailedError(
                     f"{journal_name(self._journal.number)} could not be synced to disk by another append",
                     hint="the next append recovers what is there",
@@ -73,12 +73,12 @@ class Flusher:
         sync = sync or any(p.record.get("sync") for p in todo)
         if sync:
             try:
-                self._durability.sync(todo, number)
+                self._publisher.sync(todo, number)
             except HeadwaterError:
                 self._void_unsynced(number)
                 raise
         durable = end if sync else (published.durable if published and published.journal == number else 0)
-        self._durability.publish(Head(number, end, durable, self._journal.boot), todo)
+        self._publisher.publish(Head(number, end, durable, self._journal.boot), todo)
         if self._journal.number > number or self._journal.left_behind():
             with (
                 self._journal.mutex
@@ -91,7 +91,7 @@ class Flusher:
         """Begin the next journal without the data that a failed sync may have dropped, before another process syncs and
         publishes it."""
         with self._journal.mutex, contextlib.suppress(HeadwaterError):
-            if self._durability.broken and self._journal.number == number:
+            if self._publisher.broken and self._journal.number == number:
                 self._next.fence(void=True)
 
     def sync_visible(self) -> None:

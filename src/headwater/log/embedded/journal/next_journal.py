@@ -12,7 +12,7 @@ from headwater.core.errors import HeadwaterError, LogTimeoutError
 from headwater.core.positions import new_id
 from headwater.core.storage import File
 from headwater.log.embedded.journal import recovery
-from headwater.log.embedded.journal.durability import Durability
+from headwater.log.embedded.journal.durability import Publisher
 from headwater.log.embedded.journal.follow_journal import JournalFollower
 from headwater.log.embedded.journal.journal_file import (
     FOLDER,
@@ -28,10 +28,10 @@ from headwater.log.embedded.journal.open_segments import OpenSegments
 class NextJournal:
     """The step of one process from the journal that it follows to the next."""
 
-    def __init__(self, journal: JournalFollower, segments: OpenSegments, durability: Durability) -> None:
+    def __init__(self, journal: JournalFollower, segments: OpenSegments, publisher: Publisher) -> None:
         self._journal = journal
         self._segments = segments
-        self._durability = durability
+        self._publisher = publisher
 
     def begin(self) -> None:
         """Under the writer's lock, after a checkpoint: begin the next journal where this one ends, unless others have."""
@@ -50,7 +50,7 @@ class NextJournal:
                 end = self._published_end() if void else self._last_whole()
                 if not void:
                     self._journal.fold(end)
-                    self._durability.sync(
+                    self._publisher.sync(
                         [p for p in self._journal.pending if p.end <= end], self._journal.number
                     )
                 self._write(end, fence=True, void=void)
@@ -58,7 +58,7 @@ class NextJournal:
                     f"{journal_name(number - 1)} was left at byte {end}: "
                     + ("a sync failed" if void else "its writer died or did not move for too long")
                 )
-        self._durability.broken = False
+        self._publisher.broken = False
         self.enter()
 
     def enter(self, *, unlock: bool = False) -> None:
@@ -76,7 +76,7 @@ class NextJournal:
         file = self._journal.file()
         if unlock and not file.try_lock():
             return
-        self._durability.publish(
+        self._publisher.publish(
             Head(self._journal.number, self._journal.applied, self._journal.applied, self._journal.boot), []
         )
 
