@@ -1,6 +1,6 @@
 # Every target does its own set-up: see scripts/environment. GNU make 3.81 (macOS) is enough.
 .DEFAULT_GOAL := help
-.PHONY: help test check fix demo demo-live demo-log screenshots bench test-long java lock clean env-demo env-dev env-runtime lint types imports
+.PHONY: help test check fix demo demo-live demo-log screenshots bench test-long docs java lock clean env-demo env-dev env-docs env-runtime lint types imports
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
@@ -38,6 +38,9 @@ bench: env-dev ## measure, and print the table
 screenshots: env-dev ## take the pictures of the console for the documentation
 	$(BIN)/python scripts/screenshots.py
 
+docs: env-docs ## build the documentation site in build/site; broken links fail
+	@$(BIN)/python scripts/docs_site.py
+
 java: env-runtime ## check that Java 17 or newer is here
 	@$(BIN)/python scripts/java.py
 
@@ -50,6 +53,9 @@ clean: ## remove .venv, caches and build output
 
 env-dev:
 	@scripts/environment dev
+
+env-docs:
+	@scripts/environment docs
 
 env-runtime:
 	@scripts/environment runtime

@@ -32,6 +32,7 @@ WANTED = {
     "runtime": CORE,
     "dev": CORE + GROUPS["dev"] + brought_by(*OPTIONAL),
     "demo": CORE + brought_by("demo"),
+    "docs": GROUPS["build"] + GROUPS["docs"],
 }
 
 
@@ -56,6 +57,11 @@ def test_the_lock_pins_what_is_asked_for(lock: str) -> None:
 
 def test_make_demo_and_make_test_install_the_same_versions() -> None:
     assert pins("runtime").items() <= pins("demo").items() <= pins("dev").items()
+
+
+def test_make_docs_changes_no_version_that_make_test_installs() -> None:
+    tested = pins("dev")
+    assert not {name for name, pinned in pins("docs").items() if tested.get(name, pinned) != pinned}
 
 
 def test_the_core_brings_no_library_of_an_extra() -> None:
