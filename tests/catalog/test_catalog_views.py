@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from headwater.catalog.definitions import (
+from headwater.catalog.view_definitions import (
     ViewDefinition,
     ViewOptions,
     define_view,

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import headwater as hw
 import pyspark_headwater
-from headwater.catalog import connectors, definitions
+from headwater.catalog import connectors, definitions, view_definitions
 from headwater.core import errors
 from headwater.engine.metrics import phases
 from tests.repo.code_values import (
@@ -198,7 +198,7 @@ def _statement_options() -> Rows:
 
     return {
         "TOPIC": set(definitions.OPTION_NAMES),
-        "MATERIALIZED VIEW": set(definitions.VIEW_OPTION_NAMES),
+        "MATERIALIZED VIEW": set(view_definitions.VIEW_OPTION_NAMES),
         "STANDING QUERY": set(standing_statements.OPTIONS),
     }
 

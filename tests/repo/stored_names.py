@@ -17,8 +17,9 @@ from typing import Any, get_args, get_type_hints
 import orjson
 import pyarrow as pa
 
-from headwater.catalog import connectors, definitions, dropped_columns, rules, time_options
-from headwater.catalog.definitions import ViewDefinition, ViewOptions, define_topic
+from headwater.catalog import connectors, definitions, dropped_columns, rules, time_options, view_definitions
+from headwater.catalog.definitions import define_topic
+from headwater.catalog.view_definitions import ViewDefinition, ViewOptions
 from headwater.core import settings
 from headwater.engine.metrics import tick_totals
 from headwater.log.embedded import append as log_append
@@ -121,9 +122,9 @@ def _values() -> Rows:
         "watermark": frozenset(get_args(time_options.WatermarkBy)),
         "schema_changes": frozenset(get_args(dropped_columns.SchemaChanges)),
         "when_behind": frozenset(get_args(rules.WhenBehind)),
-        "late": frozenset(get_args(definitions.Late)),
-        "on_error": frozenset(get_args(definitions.OnError)),
-        "state": frozenset(get_args(definitions.StateBound)),
+        "late": frozenset(get_args(view_definitions.Late)),
+        "on_error": frozenset(get_args(view_definitions.OnError)),
+        "state": frozenset(get_args(view_definitions.StateBound)),
     }
 
 

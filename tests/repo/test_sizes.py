@@ -32,7 +32,7 @@ LARGE_CLASSES = {
 }
 LONG_SIGNATURES = {
     "catalog/definitions.py:define_topic": PUBLIC,
-    "catalog/definitions.py:define_view": PUBLIC,
+    "catalog/view_definitions.py:define_view": PUBLIC,
     "events/aggregate_store.py:Store.execute": PUBLIC,
     "events/aggregate_store.py:Store.execute_async": PUBLIC,
     "events/aggregates.py:Aggregate.__init__": PUBLIC,

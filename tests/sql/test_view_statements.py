@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.catalog.definitions import ViewOptions
+from headwater.catalog.view_definitions import ViewOptions
 from headwater.core.errors import StatementError, UsageError
 from headwater.sql.parser import parse
 from headwater.sql.statements import (

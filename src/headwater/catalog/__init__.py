@@ -6,11 +6,12 @@ Called by most packages above it; imports core.
 
 In import order, bottom to top:
 
-    dropped_columns  columns that a captured table no longer has
-    time_options     event-time options of a topic: watermark column, lateness, device clocks
-    rules            validation of a topic definition, at creation and at every change
-    connector_kinds  the kinds of sources and sinks, one row each
-    connectors       source, sink and alert definitions, and which options are secret
-    definitions      topic and view definitions, and which schema changes are compatible
-    conform          rows from users converted to Arrow batches of a topic's schema, or rejected
+    dropped_columns   columns that a captured table no longer has
+    time_options      event-time options of a topic: watermark column, lateness, device clocks
+    rules             validation of a topic definition, at creation and at every change
+    connector_kinds   the kinds of sources and sinks, one row each
+    connectors        source, sink and alert definitions, and which options are secret
+    definitions       topic definitions, and which schema changes are compatible
+    view_definitions  view definitions
+    conform           rows from users converted to Arrow batches of a topic's schema, or rejected
 """

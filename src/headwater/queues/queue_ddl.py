@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headwater.catalog.definitions import ViewDefinition, define_topic
+from headwater.catalog.definitions import define_topic
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.errors import ConflictError, QueueExistsError, TopicExistsError, UsageError
 from headwater.core.types import quote
 from headwater.log.protocol import Append, Log

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headwater.catalog.definitions import TopicDefinition, ViewDefinition
+from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.errors import HeadwaterError
 from headwater.core.positions import Ends
 from headwater.engine.collections.version_table import all_records, batch_versions

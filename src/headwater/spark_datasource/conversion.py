@@ -7,8 +7,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from headwater.catalog.definitions import HIDDEN, VIEW_HIDDEN, TopicDefinition
+from headwater.catalog.definitions import HIDDEN, TopicDefinition
 from headwater.catalog.rules import FORGOTTEN
+from headwater.catalog.view_definitions import VIEW_HIDDEN
 from headwater.core.errors import HeadwaterError, SchemaError, UsageError
 from headwater.core.types import TIMESTAMP, format_type
 from headwater.spark_datasource.options import ReadSettings, ViewSettings

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Literal
 
 from headwater.catalog.connectors import DELETION
-from headwater.catalog.definitions import ViewDefinition
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.clock import SystemClock
 from headwater.core.errors import UsageError, ViewNotFoundError, ViewUnavailableError
 from headwater.core.storage import Storage

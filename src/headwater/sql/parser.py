@@ -19,8 +19,9 @@ from headwater.catalog.connectors import (
     SourceDefinition,
     check_connection,
 )
-from headwater.catalog.definitions import OPTION_NAMES, VIEW_OPTION_NAMES, check_view, view_options
+from headwater.catalog.definitions import OPTION_NAMES
 from headwater.catalog.rules import DEAD
+from headwater.catalog.view_definitions import VIEW_OPTION_NAMES, check_view, view_options
 from headwater.core.clock import Microseconds, parse_span_us
 from headwater.core.types import COLUMN_KEYWORDS, RELATION_KEYWORDS, parse_type, quote
 from headwater.sql.alert_statements import alter_alert, create_alert, drop_alert

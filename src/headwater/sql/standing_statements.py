@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog.definitions import STANDING, check_view
+from headwater.catalog.view_definitions import STANDING, check_view
 from headwater.core.errors import UsageError
 from headwater.core.types import RELATION_KEYWORDS, quote
 from headwater.sql.clauses import check_unquoted, checked, read_new_name, read_options

@@ -13,7 +13,8 @@ import pyarrow as pa
 from headwater.catalog.connectors import AlertDefinition, Options, SinkDefinition, SourceDefinition
 from headwater.catalog.connectors import EnvValue as EnvValue
 from headwater.catalog.connectors import resolve as resolve
-from headwater.catalog.definitions import TopicDefinition, ViewDefinition, define_topic, define_view
+from headwater.catalog.definitions import TopicDefinition, define_topic
+from headwater.catalog.view_definitions import ViewDefinition, define_view
 from headwater.core.clock import Microseconds
 from headwater.sql.lexer import Span
 from headwater.sql.standing_statements import CreateStanding as CreateStanding

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog.definitions import ViewDefinition
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.errors import ViewUnavailableError
 from headwater.engine.collections.collections import ERRORS_NAME, view_of
 from headwater.engine.collections.engine_context import EngineContext

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from headwater.catalog.definitions import ViewDefinition, ViewOptions
+from headwater.catalog.view_definitions import ViewDefinition, ViewOptions
 from headwater.core.clock import format_span, from_us
 from headwater.core.errors import CorruptionError
 from headwater.core.settings import format_bytes

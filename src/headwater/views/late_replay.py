@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.catalog.definitions import ViewDefinition
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.errors import UsageError
 from headwater.core.positions import Ends
 from headwater.engine.collections.workload import replaced

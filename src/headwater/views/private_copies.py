@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from headwater.catalog.definitions import TopicDefinition, ViewDefinition
+from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.engine.collections.dependencies import private_below
 from headwater.engine.collections.workload import Catalog, definitions
 from headwater.engine.dataflow.facets.column_origins import PLAIN, ColumnOrigin, Origins, Subject

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog.definitions import ViewDefinition, define_view
+from headwater.catalog.view_definitions import ViewDefinition, define_view
 from headwater.core.errors import HeadwaterError, UsageError, ViewExistsError
 from headwater.core.types import format_type
 from headwater.engine.collections.engine_context import EngineContext

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from headwater.catalog.definitions import TopicDefinition, ViewDefinition, view_options
+from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.view_definitions import ViewDefinition, view_options
 from headwater.core.errors import HeadwaterError, UsageError, ViewExistsError
 from headwater.engine.collections.collections import view_of
 from headwater.engine.collections.retention_holds import HOLD, beginning, hold_from_start, removed

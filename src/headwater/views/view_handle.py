@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
-from headwater.catalog.definitions import ViewDefinition
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.arguments import tick_token
 from headwater.core.errors import UsageError
 from headwater.core.positions import Token

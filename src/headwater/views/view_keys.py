@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headwater.catalog.definitions import ViewDefinition
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.engine.collections.workload import Catalog, definitions
 from headwater.engine.dataflow.facets.unique_keys import NONE, Keys
 from headwater.engine.dataflow.operators.registry import kind_of

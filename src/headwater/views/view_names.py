@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from headwater.catalog.definitions import ViewDefinition
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.errors import TopicNotFoundError, ViewNotFoundError
 from headwater.engine.collections.collections import view_of
 from headwater.engine.collections.workload import definitions, derived_of

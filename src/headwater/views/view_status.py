@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from headwater.catalog.definitions import ViewDefinition
+    from headwater.catalog.view_definitions import ViewDefinition
     from headwater.log.protocol import Log
     from headwater.state.manifest import Manifest, ViewState
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headwater import Workspace
-    from headwater.catalog.definitions import ViewDefinition
+    from headwater.catalog.view_definitions import ViewDefinition
 
 NONE_LATE = "no late rows"
 

@@ -224,7 +224,7 @@ def completions(ws: Workspace, begun: str) -> list[str]:
 
 
 def _columns(document: Mapping[str, Any]) -> Iterable[str]:
-    from headwater.catalog.definitions import ViewDefinition
+    from headwater.catalog.view_definitions import ViewDefinition
 
     with suppress(HeadwaterError, KeyError, TypeError, ValueError):
         return list(ViewDefinition.from_document(document).columns.names)

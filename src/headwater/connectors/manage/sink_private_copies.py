@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwater.catalog.connectors import SINK, AlertDefinition, SinkDefinition
-from headwater.catalog.definitions import ViewDefinition
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.errors import StatementError
 from headwater.engine.collections.collections import view_of
 from headwater.engine.collections.dependencies import above, private_below

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.catalog.definitions import TopicDefinition, ViewDefinition
+from headwater.catalog.definitions import TopicDefinition
 from headwater.catalog.rules import FORGOTTEN
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.positions import Ends
 from headwater.engine.collections.collection_stages import ContentsStage, TableStage
 from headwater.engine.collections.shadow_builds import BESIDE, Trial

@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from headwater.catalog.definitions import TopicDefinition, ViewDefinition
+from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.clock import Clock, Microseconds, parse_span_us
 from headwater.core.errors import CorruptionError, HeadwaterError
 from headwater.engine.collections.collections import Collection, ViewCollection, view_of

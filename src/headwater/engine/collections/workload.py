@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from headwater.catalog.definitions import TopicDefinition, ViewDefinition
+from headwater.catalog.definitions import TopicDefinition
 from headwater.catalog.dropped_columns import DroppedColumn
+from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.errors import ColumnDroppedError, HeadwaterError, StatementError, UsageError
 from headwater.engine.collections.collections import (
     ERRORS_NAME,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headwater.catalog.definitions import ViewDefinition, ViewOptions
+from headwater.catalog.view_definitions import ViewDefinition, ViewOptions
 from headwater.sql.match_recognize_places import has_timeouts
 
 WATERMARK = "_watermark"

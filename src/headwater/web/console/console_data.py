@@ -34,7 +34,8 @@ from headwater.web.console.console_ticks import TickHistory
 from headwater.web.idempotency_keys import TOPIC as KEYS_TOPIC
 
 if TYPE_CHECKING:
-    from headwater.catalog.definitions import TopicDefinition, ViewDefinition
+    from headwater.catalog.definitions import TopicDefinition
+    from headwater.catalog.view_definitions import ViewDefinition
     from headwater.connectors.health.health import Kind as ComponentKind
     from headwater.log.protocol import Log, PartitionInfo
     from headwater.state.manifest import Manifest
