@@ -123,7 +123,7 @@ class Capture:
 
     def _pass(self, sequence: int, position: Position | None) -> None:
         """Handle progress without rows: it is committed at intervals, for waiters in other processes. Progress that is not
-        committed yet is not acknowledged to the source, because the source is told only about sequences in the log."""
+        committed yet is not acknowledged to the source: `durable` is called only with sequences that are in the log."""
         if self._is_time_to_note():
             self._commit(sequence, position)
         else:

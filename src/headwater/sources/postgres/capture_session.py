@@ -1,6 +1,6 @@
-"""One connection's life: made ready, the first snapshot if there is none, then the stream, until something breaks.
+"""A session on one connection: preparation, the first snapshot if there is no position, then the stream until an error.
 
-`headwater.sources.postgres.postgres_source` makes sessions, one after the other; what they share is their `Standing`.
+`headwater.sources.postgres.postgres_source` makes sessions, one after the other; they share a `SessionState`.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ from headwater.sources.row_sizes import BYTES_MAX
 
 GATHER_ROWS = 20_000
 GATHER_S = 0.005
-"""Whole transactions are handed over together once there are so many rows, or this time after the first."""
+"""Whole transactions are emitted together once they have `GATHER_ROWS` rows, or `GATHER_S` seconds after the first."""
 TAKE_MESSAGES = 5_000
 FLOW_MESSAGES = 500
-"""Where so many come at once, there are more on the way, and it is worth waiting for them."""
+"""Number of messages in one read from which on more are expected, so that it is worth waiting for them."""
 QUIET_S = 0.2
 AGAIN_S = 1.0
-"""A table that the stream describes may have been changed in a way that the catalog shows a moment later."""
+"""Delay after which all tables are compared once more when the stream has described one: the catalog may show a change of the
+table a little later than the stream."""
 
 _log = logging.getLogger("headwater")
 
 
 class CaptureSession:
-    """Reads on one connection. A SourceError that is not retryable is for the user."""
+    """Reads a source on one connection. A SourceError that is not retryable needs an action of the user."""
 
     def __init__(self, at: SessionContext) -> None:
         self._at = at
@@ -83,7 +84,7 @@ class CaptureSession:
         self._amended: Position = {}
 
     def events(self) -> Iterator[Event]:
-        """Everything that is not in the log yet, for as long as the connection holds."""
+        """Yield everything that is not in the log yet, until the connection ends."""
         assembly: TransactionAssembler | None = None
         is_prepared = False
         try:
@@ -109,7 +110,7 @@ class CaptureSession:
         at, standing = self._at, self._standing
         standing.state = "connecting"
         check_server(at.connection, at.source)
-        # Before anything was captured a table that is not there is a mistake; later on it stops, and the others go on.
+        # Before the first position a missing table is a configuration error; later it stops, and the other tables continue.
         later = standing.position is not None
         captured = find_tables(at.connection, self._options, at.tables.stop_absent if later else None)
         if standing.position is not None:
@@ -149,7 +150,8 @@ class CaptureSession:
             yield from self._begin_with_slot(captured, has_old=slot is not None)
 
     def _stop_missing(self, position: Position, captured: Sequence[Captured]) -> None:
-        """Stop tables of whole schemas that were captured, and that are not there any more: their topics have rows that nothing has."""
+        """Stop captured tables that a pattern for a whole schema no longer finds: their topics have rows of tables that are
+        gone."""
         schemas = tuple(f"{name.schema}." for name in self._options.tables if name.table == "*")
         there = {*map(str, captured), *self._at.tables.stopped}
         for name in dict.fromkeys((*position.get("tables", ()), *position.get("stopped", ()))):
@@ -161,12 +163,13 @@ class CaptureSession:
                 self._at.tables.stop_absent(name, error)
 
     def _go_on(self, position: Position, captured: Sequence[Captured]) -> Iterator[Event]:
-        """From a position. Tables that it does not know are new; those that had stopped and are fit again are taken up."""
+        """Resume from a position. Tables that the position does not list are new; tables that had stopped and can be captured
+        again are resumed with a snapshot."""
         at = self._at
         self._beside.wanted.restore(position, captured)
         known, stopped = set(position.get("tables", [])), set(position.get("stopped", []))
         gaps = self._gaps.restore(position, captured)
-        for ahead in (True, False):  # of those that had stopped nothing more comes as they were
+        for ahead in (True, False):  # tables that had stopped send no more rows of an earlier shape
             some = [table for table in captured if (str(table) not in stopped) is ahead]
             yield from at.tables.learn_now(at.connection, at.publications, some, ahead=ahead)
         new = [table for table in captured if str(table) not in known]
@@ -175,7 +178,7 @@ class CaptureSession:
         if self._options.snapshot != "none":
             fresh = [table for table in new if not table.is_outbox and at.history.is_empty(table.topic)]
             self._beside.wanted.request(fresh)
-            for table in new:  # one that was left out for a while
+            for table in new:  # not captured for a while: its topic has rows already
                 if not table.is_outbox and table not in fresh:
                     self._beside.wanted.take_up(table)
         self._take_in_partitions(position, captured)
@@ -184,13 +187,14 @@ class CaptureSession:
                 self._beside.wanted.take_up(table)
 
     def _amend(self, name: str, value: Any) -> None:
-        """Change what the next position says. The one that is there stays as it is: what follows from the change, such as a snapshot of a new
-        partition, is in the next one too, and a session may end before."""
+        """Change a field of the next position. The current position keeps its value: what the change requires, such as a
+        snapshot of a new partition, is part of the next position too, and the session may end before that is committed."""
         self._amended[name] = value
         self._beside.wanted.note()
 
     def _publish(self, captured: list[Captured]) -> list[str]:
-        """See to it that the tables are published. A new one that cannot be stops alone, and is taken out of the list."""
+        """Publish the tables, and return the names of the publications. A new table that cannot be published stops, and is
+        removed from `captured`; the other tables continue."""
         at, position = self._at, self._standing.position
         try:
             return prepare_publications(at.connection, self._options, captured)
@@ -209,7 +213,8 @@ class CaptureSession:
         return names
 
     def _take_in_partitions(self, position: Position, captured: Sequence[Captured]) -> None:
-        """Copy partitions that are new: what was in one before it became one was not in the stream."""
+        """Request snapshots of new partitions: rows that a table had before it was attached as a partition were not in the
+        stream."""
         if self._options.snapshot == "none":
             return
         now = partitions_of(self._at.connection, [table for table in captured if table.is_keyed])
@@ -219,7 +224,8 @@ class CaptureSession:
                 self._beside.wanted.request([table], part=oid)
 
     def _begin_with_slot(self, captured: Sequence[Captured], *, has_old: bool) -> Iterator[Event]:
-        """A new slot, in place of one of ours that nothing was read from, and what its snapshot has."""
+        """Create the slot, replacing an own slot that nothing was read from, and begin with the tables as of the slot's
+        snapshot."""
         assert self._replication is not None
         if has_old:
             drop_slot(self._at)
@@ -241,14 +247,15 @@ class CaptureSession:
             else:
                 yield from self._begin_in_chunks(begins, captured, settled=True, snapshot=str(snapshot))
         except BaseException:
-            if self._standing.sequence < begins:  # once it was handed over, the log may have it
+            if self._standing.sequence < begins:  # else the commit was yielded, and the log may have it
                 self._forsake_slot()
             raise
 
     def _begin_in_chunks(
         self, begins: int, captured: Sequence[Captured], *, settled: bool, snapshot: str | None = None
     ) -> Iterator[Event]:
-        """Tables are copied beside the stream. The outbox is copied before it: its events are in no topic that live changes could win over."""
+        """Begin with snapshots of the tables in chunks, while the stream is read. The outbox is copied before the stream: its
+        events are not rows of a keyed topic, in which live changes would take precedence over copied rows."""
         yield from self._at.tables.learn_now(self._at.connection, self._at.publications, captured)
         wanted = self._options.snapshot != "none"
         for table in captured:
@@ -267,13 +274,14 @@ class CaptureSession:
         return bool(self._at.connection.value(f"SELECT EXISTS (SELECT FROM {table.state.name})"))
 
     def _forsake_slot(self) -> None:
-        """A slot that nothing was read from would only cost the server; it may also be out of reach by now."""
+        """Drop a slot that nothing was read from, because the server would retain WAL for it. Errors are ignored: the server
+        may be unreachable by now."""
         try:
             if self._replication is not None:
                 self._replication.close()
             drop_slot(self._at)
         except SourceError:
-            return  # what led here is what counts; the next start drops it
+            return  # the caller raises the original error; the next start drops the slot
 
     # --- the stream --------------------------------------------------------------------------------------------------
 
@@ -318,10 +326,10 @@ class CaptureSession:
                 spoke, said = time.monotonic(), said if reached is None else reached
 
     def _start(self) -> Overlap | None:
-        """Begin to stream; the comparison of what comes again, where the position allows one.
+        """Begin to stream. Returns the check of transactions that are sent again; None if the position has no anchor for it.
 
-        The slot is compared with the position once more when the stream has it: until then somebody may have dropped it and created
-        another under its name, or advanced it, and from then on nobody can.
+        The slot is compared with the position once more when the stream has acquired it: until then the slot may have been
+        advanced, or dropped and created again under its name; afterwards Postgres refuses both.
         """
         assert self._replication is not None
         at, standing = self._at, self._standing
@@ -331,7 +339,8 @@ class CaptureSession:
             "messages": "true",
             "streaming": "on" if standing.streaming else "off",
         }
-        # From where the slot was confirmed: what was taken in already comes again, and is compared and left out.
+        # 0: from the confirmed position of the slot. Transactions that were captured already are sent again, compared, and
+        # skipped.
         self._replication.start(self._options.slot, 0, options)
         found = find_slot(at.connection, self._options.slot)
         slot = check_slot(at.connection, found, self._options.slot, at.source)
@@ -349,8 +358,8 @@ class CaptureSession:
         return Overlap(at.source, slot.name, anchor, standing.taken, slot.confirmed)
 
     def _look_at_described(self, assembly: TransactionAssembler) -> float:
-        """Compare the tables that the stream has just described, before rows of them are handed over; until when to compare all of
-        them once more."""
+        """Compare the tables that the stream has just described, before their rows are emitted. Returns the time that counts as
+        the last comparison of all tables: after a description, one that makes the next comparison due in `AGAIN_S`."""
         if not assembly.described:
             return time.monotonic()
         self._gaps.look(assembly.described, assembly.followed)
@@ -359,10 +368,10 @@ class CaptureSession:
         return time.monotonic() - EVERY_S + AGAIN_S
 
     def _hand_over(self, unit: TransactionGroup) -> Iterator[Event]:
-        """The rows of whole transactions, and what marks among them set off, as one append."""
+        """Yield the rows of whole transactions, and the rows of a chunk whose mark is among them, as one append."""
         try:
             yield from self._handing.learn(unit)
-            # What fails while rows are made of a small unit fails before any of them is handed over.
+            # An error in the conversion of a small group is raised before any of its rows is yielded.
             rows = self._handing.rows(unit)
             rows = rows if unit.large is not None else _made_ahead(rows)
             count = 0
@@ -382,7 +391,8 @@ class CaptureSession:
         yield from self._beside.marked(unit)
 
     def _without_streaming(self, error: SourceRefusedError) -> SessionEndedError:
-        """What ends this session, so that the next reads transactions once they are committed.
+        """Turn off streaming of large transactions, and return the error that ends this session: the next session reads
+        transactions once they are committed.
 
         Postgres fails to decode some transactions while they are under way, such as one that undid a TRUNCATE and then altered
         the table, and decodes the same transactions at their commit.
@@ -396,7 +406,7 @@ class CaptureSession:
         return SessionEndedError(standing.notes["streaming"], detail=error.detail, source=self._at.source)
 
     def _explained(self, error: SourceRefusedError) -> SourceError:
-        """What the server refused, as what it means here."""
+        """Return the cause of an error of the server, such as a slot in use or a dropped publication; else the error itself."""
         at = self._at
         if error.facts.get("sqlstate") == "55006":
             return slot_in_use(at.connection, self._options.slot, at.source)
@@ -413,7 +423,7 @@ class CaptureSession:
         return error
 
     def _commit(self, sequence: int, anchor: LastTransaction | None = None) -> Commit:
-        """The position goes with what was handed over; `anchor` is the last transaction of it."""
+        """Return the commit of the rows yielded since the last one, with its position; `anchor` is their last transaction."""
         position = {**(self._standing.position or self._first), **self._amended}
         position["lsn"] = lsn_text(sequence)
         position.setdefault("anchor", LastTransaction(sequence).to_json())
@@ -425,7 +435,7 @@ class CaptureSession:
             "columns": self._attributes.remembered(),
             "stopped": sorted(self._at.tables.stopped),
         }
-        position.pop("partitions", None)  # of an older version
+        position.pop("partitions", None)  # written by an earlier version of Headwater
         for name, value in changing.items():
             position.pop(name, None)
             if value:
@@ -443,7 +453,7 @@ class CaptureSession:
 
 
 def _made_ahead(rows: Iterator[Rows]) -> Iterator[Rows]:
-    """Rows that are all made before the first is given, unless they are too many bytes."""
+    """Yield the rows, the first one only after all were converted, or `BYTES_MAX` bytes of them."""
     made: list[Rows] = []
     size = 0
     for given in rows:
@@ -457,12 +467,13 @@ def _made_ahead(rows: Iterator[Rows]) -> Iterator[Rows]:
 
 
 def _is_internal(error: SourceRefusedError) -> bool:
-    """Whether the server failed by a mistake of its own (class XX)."""
+    """Whether the error is an internal error of the server (SQLSTATE class XX)."""
     return str(error.facts.get("sqlstate") or "").startswith("XX")
 
 
 def _not_published(error: SourceRefusedError, source: str) -> PublicationError:
-    """The error of a server before Postgres 18 for changes from when a publication was not there: it sends nothing behind them."""
+    """Return the error for changes that were made while a publication did not exist: Postgres before version 18 fails at them,
+    and sends nothing after them."""
     return PublicationError(
         f"a publication of source {source!r} was dropped and created again: what was changed meanwhile cannot be read",
         detail=error.message,

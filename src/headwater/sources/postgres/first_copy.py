@@ -1,4 +1,4 @@
-"""The first copy of tables: as of the beginning of a new slot, in one append."""
+"""The first copy of tables: their rows as of the beginning of a new slot, in one append."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headwater.sources.postgres.snapshot.table_locks import (
 
 
 class FirstCopy:
-    """What a session copies before its stream. The tables are held meanwhile: nobody empties or rewrites them."""
+    """Copies tables before the stream of a session. The tables are locked against TRUNCATE and rewrites during the copy."""
 
     def __init__(self, at: SessionContext, gaps: Gaps, outbox: Outbox | None) -> None:
         self._at = at
@@ -34,13 +34,13 @@ class FirstCopy:
         self._outbox = outbox
 
     def copy_all(self, captured: Sequence[Captured], begins: int, snapshot: str) -> Iterator[Event]:
-        """Tables as of the slot's beginning, in one append. What the topics had before is replaced."""
+        """Yield the rows of the tables as of the slot's beginning, in one append; they replace earlier rows of the topics."""
         copier = Connection(self._options.url, self._at.source)
         try:
             yield from self._hold(copier, captured, snapshot)
-            self._gaps.begin(captured)  # they are held: nobody changes them while they are copied
+            self._gaps.begin(captured)  # the locks keep the facts unchanged during the copy
             now_us: Microseconds = copier.value("SELECT (extract(epoch FROM now()) * 1000000)::int8")
-            # The tables are as they will be until they are copied; what they were at the snapshot's moment no longer matters.
+            # Definitions as of now, not as of the snapshot: because of the locks they apply until the tables are copied.
             yield from self._at.tables.learn_now(self._at.connection, self._at.publications, captured)
             for table in captured:
                 if table.is_outbox and self._standing.began_before:
@@ -54,7 +54,8 @@ class FirstCopy:
             copier.close()
 
     def _hold(self, copier: Connection, captured: Sequence[Captured], snapshot: str) -> Iterator[Quiet]:
-        """See to it that nobody empties or rewrites what is to be copied, and that nobody has since the snapshot."""
+        """Lock the tables against TRUNCATE and rewrites, and check that neither has happened since the snapshot. Yields while
+        another transaction holds a conflicting lock; SessionEndedError if a table is gone or was changed."""
         names = [table.state.name for table in captured]
         try:
             while not begin_holding(copier, names, snapshot):
@@ -85,7 +86,8 @@ class FirstCopy:
     def _copy_outbox(
         self, copier: Connection, table: Captured, stamps: tuple[int, int, None]
     ) -> Iterator[Event]:
-        """The events that are in the outbox already, as they lie there; gone through twice, for topics are made before rows come."""
+        """Yield the events that are in the outbox table already, in the table's order. The table is read twice: all missing
+        topics are created before the first rows."""
         shape = self._at.tables.outbox(
             self._at.tables.relation_now(self._at.connection, self._at.publications, table)
         )

@@ -1,14 +1,15 @@
-"""Gaps: tables whose changes the stream does not have all of, and what is done about each.
+"""Gaps: tables for which the stream does not contain all changes, and how each gap is handled.
 
-The facts of `identity` are part of the position, in the same commit as what follows from a difference: the table that has stopped, or
-the snapshot that it is to have. So a difference is acted on once, wherever a process dies.
+The identities of tables (`table_identity`) are part of the position, in the same commit as the consequence of a difference: the
+table that has stopped, or the snapshot that was requested. So each difference is handled exactly once, even if the process
+crashes.
 
     on_gap = 'stop'       the table stops, and stays stopped until ALTER SOURCE ... RESTART, or until the option is changed
-    on_gap = 'snapshot'   the table is snapshotted anew beside the stream
+    on_gap = 'snapshot'   the table is copied again while the stream continues
 
-A column with a wider type is followed in both cases, by copying the table again: whether `USING` made other values of the old ones is
-known to nobody. So is a column that was renamed, added with a default, or added under the name of a dropped one: the values that rows
-have in it are not in the stream.
+A change of a column to a wider type does not stop the table in either case: the table is copied again, because `USING` may have
+computed other values from the old ones. The same applies to a column that was renamed, added with a default, or added under the
+name of a dropped column: the values of existing rows in that column are not in the stream.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from headwater.sources.postgres.snapshot.incremental_snapshot import Incremental
 from headwater.sources.postgres.snapshot.snapshot_rows import XID_SPAN
 
 PARTS_MAX = 20
-"""Where more partitions are to be copied at once, the whole table is."""
+"""Maximum number of partitions copied one by one; beyond it, the whole table is copied."""
 FOLLOWED = ("rewritten", "redefined")
-"""Differences of the rows of a table whose changes are all in the stream."""
+"""Kinds of differences that change existing rows of a table, while the stream has all of its inserts, updates and deletes."""
 
 
 class Gaps:
-    """The facts of the captured tables, compared and kept by one session."""
+    """Compares and stores the identities of the captured tables, for one session."""
 
     def __init__(self, at: SessionContext, beside: IncrementalSnapshots) -> None:
         self._at = at
@@ -52,17 +53,19 @@ class Gaps:
         self._plain: dict[str, Any] | None = None
 
     def begin(self, captured: Sequence[Captured]) -> None:
-        """Take the tables as they are: everything of them is still to be copied."""
+        """Store the current identities of the tables without a comparison: all of their rows are still to be copied."""
         self._set(self._now(captured))
 
     def copied_from(self, table: Captured, partitions: Mapping[int, int | None]) -> None:
-        """Prune a table that had other partitions when it was copied than when its identity was taken. What is attached meanwhile is
-        copied once that is noticed; rows of it may have been copied already, and nobody would notice that it is gone by then."""
+        """Prune a table that had other partitions at its copy than in its stored identity. A partition that was attached in
+        between is copied again once a comparison finds it. But if it is detached before that, no comparison finds that the rows
+        which were already copied from it are gone."""
         if table.is_keyed and partitions != self._at.attached(str(table)):
             self._beside.prune(table)
 
     def restore(self, position: Position, captured: Sequence[Captured]) -> list[Captured]:
-        """Compare the tables with what a position says of them; those that are to be snapshotted. Others have stopped."""
+        """Compare the tables with their identities in a position. Returns the tables with a gap that a snapshot closes; with
+        on_gap = 'stop', tables with a gap are stopped instead."""
         known = {name: TableIdentity.from_json(plain) for name, plain in position.get("facts", {}).items()}
         gaps, now = {**position.get("gaps", {}), **self._stopped}, self._now(captured)
         had_stopped = {*position.get("stopped", ()), *self._at.tables.stopped}
@@ -71,7 +74,7 @@ class Gaps:
         for table in captured:
             name = str(table)
             if (current := now.get(name)) is None:
-                continue  # it is gone, and stops once that is noticed
+                continue  # the table is gone; a later check stops it
             self._known[name] = current
             reason = gaps.get(name)
             if name in self._at.tables.absent and self.snapshots:
@@ -80,7 +83,7 @@ class Gaps:
                 found = difference(was, current) or self._added_again(table, was, current)
                 reason = self._resolve(table, found)
                 if self._beside.is_refused(table):
-                    self._known[name] = was  # what follows from the difference is decided behind the mark
+                    self._known[name] = was  # the difference is handled once the mark has come
                 else:
                     self._prune(table, was, current)
             if reason is not None:
@@ -94,8 +97,9 @@ class Gaps:
         described: Collection[RelationMessage] | None = None,
         followed: Mapping[int, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
-        """Compare all tables while the stream is read, or those that it has just described: by each, which one was described before it, and
-        in which transaction. SessionEndedError if the next session is to go on with one of them."""
+        """Compare all tables while the stream is read, or only those that the stream has just described (`described`).
+        `followed`: by oid of a described relation, the oid of the table that was described right before it, and the
+        transaction. SessionEndedError if a table needs a new session."""
         shapes: dict[int, list[RelationMessage]] = {}
         for relation in described or ():
             shapes.setdefault(relation.oid, []).append(relation)
@@ -140,8 +144,8 @@ class Gaps:
                 self.stop(table, reason)
 
     def look_for_stopped(self) -> None:
-        """With on_gap = 'snapshot': SessionEndedError if a table is there again that had stopped because it was not, so that the next
-        session takes it up."""
+        """With on_gap = 'snapshot': raise SessionEndedError if a table that had stopped because of a gap or because it was
+        missing can be captured again, so that the next session resumes it."""
         tables = self._at.tables
         waiting = {*self._stopped, *(tables.absent & tables.stopped.keys())} if self.snapshots else set()
         if not waiting:
@@ -155,18 +159,18 @@ class Gaps:
                 raise SessionEndedError(f"table {table} is there again")
 
     def renew(self, tables: Sequence[Captured]) -> None:
-        """Take tables as they are: they were taken up again, and are snapshotted."""
+        """Store the current identities of tables that were resumed, and are copied again."""
         self._known.update(self._now(tables))
         self._plain = None
 
     def stop(self, table: Captured, reason: str, hint: str | None = None) -> None:
-        """Stop a table until somebody says what is to become of it."""
+        """Stop a table because of a gap."""
         self._at.tables.stop_gap(table, reason, hint)
         self._beside.wanted.note()
 
     @property
     def _stopped(self) -> dict[str, str]:
-        """By table that has stopped because of a gap: what has happened to it."""
+        """Reasons of the gaps, by name of the table that each has stopped."""
         stopped = self._at.tables.stopped.items()
         return {name: error.facts["gap"] for name, error in stopped if "gap" in error.facts}
 
@@ -176,13 +180,13 @@ class Gaps:
         return self._at.options.on_gap == "snapshot"
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as part of a position."""
+        """Return the identities as part of a position."""
         if self._plain is None:
             self._plain = {name: identity.to_json() for name, identity in sorted(self._known.items())}
         return self._plain
 
     def remembered(self) -> dict[str, Any]:
-        """What goes into the position of the commit that is being made."""
+        """Return the fields for the position of the commit under way."""
         return {"facts": self.to_json(), "gaps": self._stopped}
 
     def _set(self, identities: Mapping[str, TableIdentity]) -> None:
@@ -205,7 +209,8 @@ class Gaps:
         anew.append(table)
 
     def _resolve(self, table: Captured, found: Difference | None) -> str | None:
-        """Why a table has a gap; None if it has none, if it is copied again as it is, or if its topic refuses it as it is."""
+        """Return the reason of a table's gap. None if there is no gap, if a new copy was requested, or if the topic rejects the
+        table's current definition."""
         if found is None:
             return None
         if table.is_outbox:
@@ -214,14 +219,15 @@ class Gaps:
             raise self._events_lost(table, found.reason)
         if found.kind not in FOLLOWED:
             return found.reason
-        if not table.is_keyed:  # its topic has what was inserted, and no later version of it
+        if not table.is_keyed:  # the topic has the inserted rows, and no later versions of them
             return None
         try:
             change = self._at.tables.change_of(self._at.connection, self._at.publications, table)
         except SourceRefusedError as error:
             raise SessionEndedError(f"table {table} is gone: {error.message}") from None
         if change == "refused":
-            # A row of it may never come, and it may fit again by the next one: the topic would lack what was not copied.
+            # Not left to the next row in the stream: none may come, or the definition may fit again by then, and the topic
+            # would lack rows that were not copied.
             self._beside.refuse(table)
             return None
         is_followed = change == "widened" or found.kind == "redefined"
@@ -233,14 +239,15 @@ class Gaps:
         return found.reason
 
     def _added_again(self, table: Captured, was: TableIdentity, now: TableIdentity) -> Difference | None:
-        """A difference if a new column has the name of one that the topic has: its rows have values of the other one."""
+        """Return a difference if a new column has the name of an existing column of the topic: the topic's rows have the values
+        of the dropped column."""
         definition = None if table.is_outbox else self._at.history.definition(table.topic)
         if definition is None or set(added_columns(was, now)).isdisjoint(definition.schema.names):
             return None
         return Difference("redefined", "a column was dropped, and another one has its name")
 
     def _may_differ(self, table: Captured, described: RelationMessage, now: TableIdentity) -> bool:
-        """Whether columns that the stream describes may have other names in the catalog."""
+        """Whether columns that the stream has described may have other names in the catalog."""
         names = [column.name for column in described.columns]
         if names == [name for name in now.names if name is not None]:
             return False
@@ -262,8 +269,9 @@ class Gaps:
     def _prune_unseen(
         self, table: Captured, now: TableIdentity, followed: Mapping[int, tuple[int, int]]
     ) -> None:
-        """Prune a table if the stream has rows of a partition that is none any more, or that was attached after them: it was one before,
-        and what was deleted of it meanwhile was not sent. A look only knows of those that it has seen."""
+        """Prune a table if the stream has rows of a former partition, or of a partition that was attached after these rows were
+        written (so that it was detached in between): rows deleted from it while it was detached were not sent. `_prune` does
+        not cover this, because a comparison shows only partitions that were attached at the time of a comparison."""
         if not table.is_keyed or table.state.kind != "p":
             return
         captured = {table.state.oid for table in self._at.tables.all()}
@@ -277,8 +285,8 @@ class Gaps:
             self._beside.prune(table)
 
     def _precedes(self, xid: int, attached: int) -> bool:
-        """Whether a transaction began before the one that attached a partition. Numbers wrap around: one that seems to be still to come is
-        of long ago."""
+        """Whether a transaction began before the one that attached a partition. Transaction ids wrap around: an id of
+        `attached` that seems to lie in the future is from long ago."""
         if not xid or not 0 < (attached - xid) % XID_SPAN < XID_SPAN // 2:
             return False
         end = int(self._at.connection.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text"))

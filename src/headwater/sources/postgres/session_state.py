@@ -1,4 +1,5 @@
-"""What the parts of a session share: where the source stands, whichever connection it is on, and what it works with on this one."""
+"""State shared by the parts of a session: the progress of the source, which outlives connections, and the objects of one
+connection."""
 
 from __future__ import annotations
 
@@ -20,54 +21,54 @@ STREAMING = "streaming"
 
 
 class SessionEndedError(SourceError):
-    """Something on the server is not as it was: another session begins, by itself."""
+    """Error after a change on the server that requires a new session. The source starts one automatically."""
 
     retryable = True
 
 
 @dataclass
 class SessionState:
-    """What a source has handed over, and what it was told to do."""
+    """Progress of a source, and the requests to it; shared by its consecutive sessions."""
 
     source: str = ""
     generation: int = 0
-    """How often the source was begun anew, also under a name that another source had."""
+    """Number of times that the source was restarted from scratch, counting earlier sources of the same name."""
     position: Position | None = None
     sequence: int = -1
     durable: int = -1
     state: str = "not started"
     health: SlotHealth | None = None
     missing: dict[str, str] = field(default_factory=dict)
-    """By table without a key: what its topic may lack for ever, and what to do about it."""
+    """By table without a key, or outbox: the rows that its topics may lack permanently, and the remedy."""
     streaming: bool = True
     """Whether the server sends large transactions before they are committed."""
     notes: dict[str, str] = field(default_factory=dict)
-    """By subject: what the state says besides, for as long as this process reads."""
+    """By subject: a text that is added to `state` while this process reads."""
     _besides: str = ""
     orders: SimpleQueue[Any] = field(default_factory=SimpleQueue)
-    """Requests for snapshots, True or False to pause or go on with them, and names of tables to be taken up again."""
+    """Requests for snapshots; True or False to pause or continue snapshots; and names of tables to be resumed."""
 
     @property
     def taken(self) -> int:
-        """Up to where the log has everything."""
+        """Sequence up to which the log has everything, by the last commit that was yielded or acknowledged."""
         return max(self.sequence, self.durable)
 
     def take_up_later(self, table: str) -> None:
-        """Have the next session take a table up again, whatever has become of it."""
+        """Mark a table as stopped, without a gap, in the position, so that the next session resumes it."""
         position = dict(self.position or {})
         position["stopped"] = sorted({*position.get("stopped", ()), table})
         position["gaps"] = {name: why for name, why in position.get("gaps", {}).items() if name != table}
         self.position = position
 
     def stream(self, besides: str = "") -> None:
-        """It reads the stream, and does something besides."""
+        """Set `state` to streaming, with the activity `besides`, the missing rows and the notes."""
         self._besides = besides
         self.state = ", and ".join(
             filter(None, [STREAMING, besides, *self.missing.values(), *self.notes.values()])
         )
 
     def note(self, subject: str, text: str | None) -> None:
-        """Have the state say something besides, from now on, or no longer."""
+        """Add a text to `state` under a subject, or remove it if `text` is None."""
         if self.notes.get(subject) == text:
             return
         if text is None:
@@ -79,12 +80,12 @@ class SessionState:
 
     @property
     def began_before(self) -> bool:
-        """Whether topics may have what this source has brought before its position."""
+        """Whether topics may have rows that the source captured before its current position or restart."""
         return self.generation > 0 or self.sequence >= 0
 
     def miss(self, table: Captured, when: str) -> None:
-        """Note rows of a table without a key, or of an outbox, that cannot be had again: they could not be told from those that the topics
-        have."""
+        """Record that rows of a table without a key, or of an outbox, are missing. They cannot be copied again, because copied
+        rows could not be distinguished from rows that the topics have already."""
         if table.is_outbox:
             self.missing[str(table)] = (
                 f"lacking events that were written to outbox {table} {when}: those that lie there are not copied, for the topics may have them "
@@ -100,7 +101,7 @@ class SessionState:
 
 @dataclass
 class SessionContext:
-    """What a session works with."""
+    """Objects that the parts of one session share."""
 
     source: str
     options: PostgresOptions
@@ -111,11 +112,11 @@ class SessionContext:
     connection: Connection
     publications: list[str] = field(default_factory=list)
     filters: dict[str, str] = field(default_factory=dict)
-    """By table: the condition that the publication puts on its rows."""
+    """Row filters of the publications, by table."""
     identities: dict[str, TableIdentity] = field(default_factory=dict)
-    """By table: its identity as it was compared last, which the next position says."""
+    """Identities of the tables at their last comparison, which the next position stores, by table."""
 
     def attached(self, table: str) -> dict[int, int]:
-        """The partitions of a table, as they were when it was compared last, by oid: the transaction that attached each."""
+        """Return the partitions that a table had at its last comparison: by oid, the transaction that attached each."""
         known = self.identities.get(table)
         return {} if known is None else {oid: part.attached for oid, part in known.parts.items()}

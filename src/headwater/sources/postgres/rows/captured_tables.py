@@ -1,4 +1,5 @@
-"""The captured tables as they are now: how their rows are decoded, which topic each fills, and which have had to stop."""
+"""The current state of the captured tables: how their rows are decoded, which topic each fills, and which tables have
+stopped."""
 
 from __future__ import annotations
 
@@ -31,40 +32,42 @@ UNDEFINED_TABLE = "42P01"
 
 
 class TopicHistory(Protocol):
-    """What the log knows of the topics that a source fills. What was committed is in it when reading goes on."""
+    """Lookups in the topics that a source fills. After a `Commit` is yielded and the source is read on, they include its
+    rows."""
 
     def definition(self, topic: str) -> TopicDefinition | None:
-        """A topic as it is declared now; None if there is none."""
+        """Return the current definition of a topic; None if the topic does not exist."""
         ...
 
     def live_keys(self, topic: str) -> Iterator[pa.RecordBatch]:
-        """The keys of a keyed topic whose last record is no tombstone, as its key columns, in any order."""
+        """Yield the key columns of the keys of a keyed topic whose last record is not a tombstone, in any order."""
         ...
 
     def last_values(
         self, topic: str, keys: pa.RecordBatch, columns: Sequence[str], since: int = 0, after: int = 0
     ) -> pa.RecordBatch:
-        """For each key, in order, these columns of its last record, and `_found`: whether there is one that is no tombstone, that
-        was written after a moment, and whose `_source_position` is after a position."""
+        """Return these columns of the last record of each key, in the order of the keys, and the column `_found`: whether that
+        record exists, is not a tombstone, was written after commit `since`, and has a `_source_position` greater than
+        `after`."""
         ...
 
     def moment(self) -> int:
-        """What was written up to now, as a number that rises."""
+        """Return the number of the last commit in the log."""
         ...
 
     def is_empty(self, topic: str) -> bool:
-        """Whether nothing was ever written to a topic, or there is none."""
+        """Whether a topic does not exist, or was never written to."""
         ...
 
 
 class Tables:
-    """The tables of a source, by the oid that the stream names them by."""
+    """The tables of a source, by oid, as in the stream."""
 
     def __init__(self, source: str, options: PostgresOptions, history: TopicHistory) -> None:
         self.stopped: dict[str, HeadwaterError] = {}
-        """By table: why it is not captured any more."""
+        """Errors of the stopped tables, by table."""
         self.absent: set[str] = set()
-        """Those among them that were not there, or not such as can be captured."""
+        """Stopped tables that did not exist, or could not be captured."""
         self._source = source
         self._options = options
         self._history = history
@@ -72,46 +75,46 @@ class Tables:
         self._types: dict[int, TypeFacts] = {}
         self._known: dict[RelationMessage, CapturedTable] = {}
         self._ahead: dict[RelationMessage, tuple[str, ...]] = {}
-        """Known from the catalog, which may be ahead of the stream: what is gone there is not gone yet. With the columns that
-        are new."""
+        """Descriptions from the catalog, each with the new columns. The catalog may be ahead of the stream: the stream may
+        still send columns that the catalog no longer has."""
         self._definitions: dict[str, TopicDefinition] = {}
         self._widened: set[str] = set()
 
     def set(self, captured: Sequence[Captured]) -> None:
-        """These are the tables now."""
+        """Replace the captured tables, and discard what was learned of earlier ones."""
         self._captured = {table.state.oid: table for table in captured}
         self._known.clear()
         self._ahead.clear()
 
     def topic(self, oid: int) -> str | None:
-        """The topic that a table fills; None if it is not captured, or has stopped."""
+        """Return the topic that a table fills; None for the outbox, and for a table that is not captured or has stopped."""
         captured = self._captured.get(oid)
         gone = captured is None or captured.is_outbox or str(captured) in self.stopped
         return None if gone or captured is None else captured.topic
 
     def outbox(self, relation: RelationMessage) -> CapturedTable | None:
-        """How rows of the outbox are decoded; None if they are of another table."""
+        """Return how rows of the outbox table are decoded; None if the relation is another table."""
         captured = self._captured.get(relation.oid)
         return self._known.get(relation) if captured is not None and captured.is_outbox else None
 
     def name(self, oid: int) -> str:
-        """A captured table's name with the schema's."""
+        """Return the name of a captured table, with its schema."""
         return str(self._captured[oid])
 
     def captured(self, name: str) -> Captured | None:
-        """A table by its name with the schema's."""
+        """Return a table by its name with its schema; None if it is not captured."""
         return next((table for table in self._captured.values() if str(table) == name), None)
 
     def all(self) -> list[Captured]:
-        """Every table, also those that have stopped."""
+        """Return all captured tables, including stopped ones."""
         return list(self._captured.values())
 
     def definition(self, topic: str) -> TopicDefinition:
-        """A topic that was declared."""
+        """Return the definition of a topic whose table was learned."""
         return self._definitions[topic]
 
     def is_free(self, table: Captured) -> bool:
-        """Whether a table can have its topic. One whose topic is somebody else's stops."""
+        """Whether the topic of a table is free or filled by this source. Otherwise the table is stopped."""
         known = self._history.definition(table.topic)
         if table.is_outbox or known is None or known.captured_by == self._source:
             return True
@@ -125,7 +128,7 @@ class Tables:
     def relation_now(
         self, connection: Connection, publications: Sequence[str], table: Captured
     ) -> RelationMessage:
-        """A table as the stream would describe it now."""
+        """Return a table as the stream would describe it now; SourceRefusedError if the table is gone."""
         facts = read_tables(connection.rows(RELATIONS_SQL, [table.state.oid])).get(table.state.oid)
         if facts is None:
             raise SourceRefusedError(f"table {table} is gone", sqlstate=UNDEFINED_TABLE, source=self._source)
@@ -134,10 +137,10 @@ class Tables:
     def learn(
         self, connection: Connection, relations: Sequence[RelationMessage], *, ahead: bool = False
     ) -> Iterator[Evolve]:
-        """Make these tables known, as they are described; gives what has to become of their topics before their rows come.
+        """Learn how rows of these relations are decoded. Yields the topics that must be created or changed before their rows.
 
-        `ahead`: rows of another shape may come before those of this one. Then columns that are gone, and changes that the
-        topic's contract refuses, wait until the stream itself is there.
+        `ahead`: the relations are from the catalog, and rows of an earlier shape may come before rows of this one. Then dropped
+        columns, and changes that the topic's contract rejects, are handled only once the stream itself has them.
         """
         for relation in relations:
             captured = self._captured.get(relation.oid)
@@ -153,7 +156,8 @@ class Tables:
         *,
         ahead: bool = False,
     ) -> Iterator[Evolve]:
-        """The same, as the catalog has them now. A table that is gone stops, and no other."""
+        """Learn how rows of these tables are decoded, by their current definition in the catalog; see `learn`. A table that is
+        gone stops, and the other tables continue."""
         relations = []
         for table in captured:
             try:
@@ -165,20 +169,20 @@ class Tables:
         yield from self.learn(connection, relations, ahead=ahead)
 
     def table(self, relation: RelationMessage) -> CapturedTable | None:
-        """How rows of this shape are decoded; None if they are not wanted."""
+        """Return how rows of this relation are decoded; None if they are not captured."""
         return self._known.get(relation) if self.topic(relation.oid) is not None else None
 
     def stop(self, oid: int, error: HeadwaterError) -> None:
-        """A table cannot be captured any more."""
+        """Stop capturing a table, with the error as the reason."""
         self.stop_named(str(self._captured[oid]), error)
 
     def stop_absent(self, table: str, error: HeadwaterError) -> None:
-        """A table is not there, or is not one that can be captured; it may come back."""
+        """Stop a table that does not exist or cannot be captured. Capture can resume once that has changed."""
         self.absent.add(table)
         self.stop_named(table, error)
 
     def stop_named(self, table: str, error: HeadwaterError) -> None:
-        """The same, of a table that may not be there any more."""
+        """Stop capturing a table, which need not exist any more, by its name."""
         captured = self.captured(table)
         self.stopped[table] = TableStoppedError(
             f"table {table} of source {self._source!r} has stopped: {error.message}",
@@ -190,7 +194,7 @@ class Tables:
         )
 
     def stop_gap(self, table: Captured, reason: str, hint: str | None = None) -> None:
-        """A table cannot be captured any more because changes of it are missing."""
+        """Stop capturing a table because changes of it are missing. `reason` describes the gap."""
         again = f"ALTER SOURCE {self._source} RESTART {table} takes a new snapshot of it"
         self.stopped[str(table)] = TableStoppedError(
             f"table {table} of source {self._source!r} has stopped: {reason}",
@@ -207,8 +211,8 @@ class Tables:
     def change_of(
         self, connection: Connection, publications: Sequence[str], table: Captured
     ) -> Literal["refused", "widened", "none"]:
-        """What the topic makes of its table as that is now: it cannot follow, or has a column of a wider type since it was asked
-        last."""
+        """Compare a topic with the current definition of its table: 'refused' if the topic cannot take the definition,
+        'widened' if a column has a wider type since the last call, else 'none'."""
         relation = self.relation_now(connection, publications, table)
         definition = self._history.definition(table.topic)
         if definition is None:

@@ -1,12 +1,12 @@
-"""The identity of captured tables: what must not have changed for a position in the server's log to be right for them.
+"""The identity of a captured table: the facts that must be unchanged for a position in the WAL to be valid for the table.
 
-A position says how far the stream was read. It says nothing of changes that the stream never has: those of a table that was dropped
-and created again under the same name, that was out of the publication for a while, or that `ALTER TABLE` rewrote. The catalog shows each of
-them: a table has an oid, a file of its own (`relfilenode`), and for every column, partition and entry of a publication one row
-whose `xmin` is the transaction that wrote it last. These facts are stored beside the position and compared whenever the source
-connects, and from time to time while it runs.
+A position states how far the stream was read. Some changes are never in the stream: changes of a table that was dropped and
+created again under the same name, that was not in the publication for a while, or that `ALTER TABLE` rewrote. The catalog shows
+each of these cases: a table has an oid, its own file (`relfilenode`), and for every column, partition and publication entry one
+catalog row, whose `xmin` is the transaction that last wrote it. These facts are stored in the position, and compared whenever
+the source connects and periodically while it runs.
 
-What a difference leads to is decided in `gaps`. Nothing here changes anything on the server.
+`gaps` decides what follows from a difference. This module changes nothing on the server.
 """
 
 from __future__ import annotations
@@ -68,27 +68,27 @@ SELECT u.relation::int8, t.oid::int8, CASE t.typtype
                     WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) END
 FROM used u JOIN pg_type t ON t.oid = u.type WHERE t.typtype IN ('e', 'c') ORDER BY 1, 2
 """
-"""What values of types that are not built in are written with: the labels of an enum, in the order in which they came, and the
-attributes of a composite type."""
+"""The words that define how values of user-defined types are written: the labels of an enum, in the order in which they were
+added, and the attributes of a composite type."""
 
 
 @dataclass(frozen=True)
 class PartitionIdentity:
-    """A partition: the transaction that attached it, and its file."""
+    """The facts of one partition: the transaction that attached it, its file (`relfilenode`), and the fields below."""
 
     attached: int
     file: int
     toast: int = 0
-    """The oid of its TOAST table; 0 if it has none."""
+    """Oid of the TOAST table; 0 if the partition has none."""
     defined: int = 0
-    """The transaction that has defined it last; 0 if no index but its primary key may be its replica identity."""
+    """Transaction that last wrote the partition's row in `pg_class`; 0 if only the primary key can be its replica identity."""
     indexes: Mapping[int, int] = field(default_factory=dict)
-    """By oid of an index that may be: the transaction that has defined that last."""
+    """Indexes other than the primary key that can be the replica identity: by oid, the transaction that last defined each."""
     place: tuple[str, str] = field(default=("", ""), compare=False)
-    """Its schema and name."""
+    """Schema and name of the partition."""
 
     def to_json(self, oid: int) -> list[Any]:
-        """The facts as part of a position, without what is as it mostly is."""
+        """Return the facts as part of a position; values equal to the defaults of `from_json` are left out."""
         indexes = {str(one): xmin for one, xmin in self.indexes.items()}
         plain: list[Any] = [self.attached, self.file, self.toast, self.defined, indexes]
         while plain[-1] in (0, {}):
@@ -97,13 +97,14 @@ class PartitionIdentity:
 
     @classmethod
     def from_json(cls, oid: int, plain: Sequence[Any]) -> PartitionIdentity:
-        """What `to_json` wrote."""
+        """Return the facts that `to_json` wrote."""
         defaults: list[Any] = [0, oid, 0, 0, {}]
         attached, file, toast, defined, indexes = [*plain, *defaults[len(plain) :]]
         return cls(attached, file, toast, defined, {int(one): xmin for one, xmin in indexes.items()})
 
     def had_another_identity(self, now: PartitionIdentity) -> bool:
-        """Whether its replica identity may have been an index for a while: that defines the index anew, and the partition."""
+        """Whether an index may have been the replica identity in between: making it that rewrites the catalog rows of the index
+        and of the partition."""
         if self.defined == now.defined:
             return False
         return any(now.indexes.get(one) != xmin for one, xmin in self.indexes.items())
@@ -115,33 +116,35 @@ class TableIdentity:
 
     oid: int
     file: int
-    """Its relfilenode; 0 of a table with partitions."""
+    """The table's `relfilenode`; 0 for a partitioned table."""
     columns: tuple[int, ...]
-    """By number of the column: the transaction that defined it last; 0 of a dropped one."""
+    """Transaction that last defined each column, in the order of column numbers; 0 for a dropped column."""
     published: frozenset[str]
-    """Entries of publications that publish it, each with the publication and the transaction that changed that last."""
+    """Publication entries that publish the table, each with the publication and the transaction that last changed the
+    publication."""
     parts: Mapping[int, PartitionIdentity] = field(default_factory=dict)
-    """Its partitions by oid, those that have partitions themselves among them."""
+    """Partitions of all levels by oid, including partitions that are partitioned themselves."""
     toast: int = 0
-    """The oid of its TOAST table; 0 if it has none."""
+    """Oid of the TOAST table; 0 if the table has none."""
     named: int | None = None
-    """Stands for the names of its columns by their numbers; None if a position does not say."""
+    """CRC-32 of the column names, in the order of column numbers; None if the position was stored without it."""
     typed: int | None = None
-    """Stands for the types of its columns likewise."""
+    """CRC-32 of the column types, in the order of column numbers; None if the position was stored without it."""
     worded: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """By type: of how many words its values are written with, and what stands for those."""
+    """By oid of an enum or composite type: the number of its words (see `words`), and their CRC-32."""
     words: Mapping[int, tuple[str, ...]] = field(default_factory=dict, compare=False)
+    """By oid of a type: the labels of an enum, or the attributes of a composite type."""
     names: tuple[str | None, ...] = field(default=(), compare=False)
-    """By number of the column: its name; None of a dropped one."""
+    """Column names, in the order of column numbers; None for a dropped column."""
     types: tuple[str | None, ...] = field(default=(), compare=False)
     filled: frozenset[str] = field(default=frozenset(), compare=False)
-    """Columns that were added with a value for the rows that were there, without rewriting them. Whatever rewrites them ends that, and
-    defines the column anew."""
+    """Columns that were added with a value for existing rows, without a rewrite of the table (`atthasmissing`). A rewrite of
+    the table ends this, and redefines the column."""
     name: str = field(default="", compare=False)
     logged: bool = field(default=True, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The facts as part of a position: a file is left out where it has the number of its table, as it has when it is made."""
+        """Return the facts as part of a position. The file is left out if its number equals the oid, as after CREATE TABLE."""
         runs = [[xmin, len(list(group))] for xmin, group in groupby(self.columns)]
         plain: dict[str, Any] = {"oid": self.oid, "columns": runs, "published": sorted(self.published)}
         if self.file != self.oid:
@@ -162,7 +165,7 @@ class TableIdentity:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TableIdentity:
-        """What `to_json` wrote."""
+        """Return the facts that `to_json` wrote."""
         columns = tuple(xmin for xmin, count in plain["columns"] for _ in range(count))
         parts = {
             int(oid): PartitionIdentity.from_json(int(oid), said)
@@ -178,7 +181,7 @@ class TableIdentity:
 
 @dataclass(frozen=True)
 class Difference:
-    """What has happened to a table that the stream does not say."""
+    """A change of a table that the stream does not report."""
 
     kind: Kind
     reason: str
@@ -187,7 +190,8 @@ class Difference:
 def read_identities(
     connection: Connection, publications: Sequence[str], tables: Sequence[Captured]
 ) -> dict[int, TableIdentity]:
-    """The facts of these tables now, by oid; a table that is gone is left out. Two or three queries, however many tables."""
+    """Return the current facts of the tables, by oid; a table that is gone is left out. Takes two or three queries for any
+    number of tables."""
     oids = [table.state.oid for table in tables]
     if not oids:
         return {}
@@ -238,7 +242,7 @@ def read_identities(
 
 
 def difference(was: TableIdentity, now: TableIdentity) -> Difference | None:
-    """What has happened to a table between two looks; None if nothing that the stream does not bring."""
+    """Return the change of a table between two states that the stream does not report; None if there is none."""
     if was.oid != now.oid:
         reason = (
             f"it is not the table that was captured (oid {was.oid}, now {now.oid}): "
@@ -278,24 +282,26 @@ def difference(was: TableIdentity, now: TableIdentity) -> Difference | None:
 
 
 def may_differ(described: Sequence[str], now: Sequence[str]) -> bool:
-    """Whether a name that the stream describes a table with may be that of another column now. Columns were only added behind those
-    that there were, or only dropped, else: which of both came first, or whether one was renamed, is not in the stream."""
+    """Whether a column name in the stream's description of a table may belong to another column now. False if columns were only
+    added at the end, or only dropped. In all other cases the stream does not show in which order columns were dropped and
+    added, nor whether one was renamed."""
     rest = iter(described)
     return list(now[: len(described)]) != list(described) and not all(name in rest for name in now)
 
 
 def has_lost_rows(was: TableIdentity, now: TableIdentity) -> bool:
-    """Whether rows may be gone without a word in the stream: of a partition that was detached, dropped, or emptied by itself, also of one
-    that is new, and those
-    whose key has changed where that was not said, or is written in another way."""
+    """Whether rows may be gone although the stream reports no deletion: rows of a partition (also of a new one) that was
+    detached, dropped or truncated individually; rows whose old key an update did not report; and rows whose key is now written
+    differently."""
     is_gone = not was.parts.keys() <= now.parts.keys() or _parts_moved(was, now)
-    # one that is new has a file with its own number, unless it was emptied or rewritten since it was made
+    # the file of a new partition has the number of its oid, unless it was truncated or rewritten after CREATE TABLE
     is_gone |= any(now.parts[oid].file not in (0, oid) for oid in new_parts(was, now))
     return is_gone or _identified_otherwise(was, now) or _reworded(was, now) or _maybe_unlogged(was, now)
 
 
 def moved_parts(was: TableIdentity, now: TableIdentity) -> list[int]:
-    """Partitions, by oid, that were emptied by themselves, or unlogged for a while: without a TOAST table that looks alike."""
+    """Return the oids of partitions without a TOAST table whose file has changed: they were truncated individually, or unlogged
+    for a while. Without a TOAST table the two cannot be distinguished."""
     return [
         oid
         for oid, part in now.parts.items()
@@ -304,19 +310,20 @@ def moved_parts(was: TableIdentity, now: TableIdentity) -> list[int]:
 
 
 def new_parts(was: TableIdentity, now: TableIdentity) -> set[int]:
-    """Partitions that were not there, by oid: what was in one before it became one was not in the stream."""
+    """Return the oids of new partitions: rows that a table had before it was attached as a partition were not in the stream."""
     return set(now.parts.keys() - was.parts.keys())
 
 
 def known_parts(position: Mapping[str, Any], table: str, parts: Collection[int]) -> set[int]:
-    """The partitions of a table, by oid, that a position knows; all of them if it does not say."""
+    """Return the oids of a table's partitions that a position lists; all of `parts` if the position does not list
+    partitions."""
     facts, older = position.get("facts", {}).get(table), position.get("partitions", {}).get(table)
     known = set(parts) if facts is None else set(map(int, facts.get("parts", {})))
     return known if older is None else known & set(older)
 
 
 def added_columns(was: TableIdentity, now: TableIdentity) -> list[str]:
-    """The names of columns that are new, also where another column had the name before."""
+    """Return the names of new columns, including names that another column had before."""
     return [name for name in now.names[len(was.columns) :] if name is not None]
 
 
@@ -325,14 +332,14 @@ def _publications(identity: TableIdentity) -> set[str]:
 
 
 def _altered(was: TableIdentity, now: TableIdentity) -> set[str | None]:
-    """The columns that were there, and are, and were defined anew."""
+    """Return the columns that exist in both states and were redefined in between."""
     both = zip(was.columns, now.columns, now.names, strict=False)
     return {name for before, after, name in both if before and after and before != after}
 
 
 def _moved(was: TableIdentity, now: TableIdentity) -> bool:
-    """Whether the rows are in other files. TRUNCATE, VACUUM FULL and CLUSTER do that too, but redefine no column, and leave a table
-    its TOAST table, where ALTER TABLE makes another."""
+    """Whether the rows are in other files, as after a rewrite by ALTER TABLE. TRUNCATE, VACUUM FULL and CLUSTER also change the
+    file, but they redefine no column, and keep the TOAST table, which ALTER TABLE replaces."""
     if was.file != now.file:
         return not was.toast or was.toast != now.toast
     return _parts_moved(was, now)
@@ -344,7 +351,8 @@ def _parts_moved(was: TableIdentity, now: TableIdentity) -> bool:
 
 
 def _renamed(was: TableIdentity, now: TableIdentity) -> bool:
-    """Whether a column that was there, and is, may have another name. Where another one was dropped, what the names were is not known."""
+    """Whether a column that exists in both states may have another name. True if another column was dropped: the digest of the
+    earlier names cannot be compared then."""
     both = list(zip(was.columns, now.columns, strict=False))
     if was.named is None or not any(before != after for before, after in both if after):
         return False
@@ -353,8 +361,9 @@ def _renamed(was: TableIdentity, now: TableIdentity) -> bool:
 
 
 def _maybe_unlogged(was: TableIdentity, now: TableIdentity) -> bool:
-    """Whether a table, or a partition, may have written nothing to the server's log for a while. Postgres refuses that of a table that
-    a publication names, not of one that is published with all others. It leaves no trace but another file, and another TOAST table."""
+    """Whether a table or a partition may have been unlogged (not written to the WAL) for a while. Postgres refuses this for a
+    table that a publication names, but not for a table that is published with its schema or with all tables. The only traces
+    are another file and another TOAST table."""
     is_named = all(entry.rpartition(".")[2].isdigit() for entry in now.published)
     if not is_named and was.file != now.file and (was.toast != now.toast or not now.toast):
         return True
@@ -363,12 +372,14 @@ def _maybe_unlogged(was: TableIdentity, now: TableIdentity) -> bool:
 
 
 def _identified_otherwise(was: TableIdentity, now: TableIdentity) -> bool:
-    """Whether a partition may have had another replica identity: the stream describes the table, and not its partitions."""
+    """Whether a partition may have had another replica identity in between. The stream does not show this, because it describes
+    the table and not its partitions."""
     return any(part.had_another_identity(now.parts.get(oid, part)) for oid, part in was.parts.items())
 
 
 def _reworded(was: TableIdentity, now: TableIdentity) -> bool:
-    """Whether an enum has another label in the place of one, or a composite type other attributes. New labels come last."""
+    """Whether a label of an enum was replaced, or a composite type has other attributes. Labels that were added come last, and
+    do not count."""
     return any(
         kind in now.words and _stands_for(now.words[kind][:count]) != digest
         for kind, (count, digest) in was.worded.items()
@@ -376,7 +387,8 @@ def _reworded(was: TableIdentity, now: TableIdentity) -> bool:
 
 
 def _retyped(was: TableIdentity, now: TableIdentity) -> bool:
-    """Whether a column that was there, and is, has another type."""
+    """Whether a column that exists in both states has another type; False if a column was dropped, because the digests cannot
+    be compared then."""
     was_dropped = any(before and not after for before, after in zip(was.columns, now.columns, strict=False))
     return (
         was.typed is not None and not was_dropped and was.typed != _stands_for(now.types[: len(was.columns)])
@@ -384,8 +396,8 @@ def _retyped(was: TableIdentity, now: TableIdentity) -> bool:
 
 
 def _filled(was: TableIdentity, now: TableIdentity) -> bool:
-    """Whether a new column may have values in rows that are there: a constant that the catalog keeps until the table is rewritten, by
-    VACUUM FULL too, or what a rewrite has computed."""
+    """Whether a new column may have values in existing rows: a constant that the catalog stores until the table is rewritten
+    (also by VACUUM FULL), or values that a rewrite computed."""
     added = added_columns(was, now)
     return not now.filled.isdisjoint(added) or (
         bool(added) and (was.file != now.file or _parts_moved(was, now))
@@ -393,7 +405,8 @@ def _filled(was: TableIdentity, now: TableIdentity) -> bool:
 
 
 def _unseen(was: TableIdentity, now: TableIdentity) -> bool:
-    """Whether a column was added and dropped since, and another one added: the stream may have had values of it under the same name."""
+    """Whether, since the earlier state, one column was added and dropped and another was added: the stream may contain values
+    of the dropped column under the name of the other."""
     added = now.names[len(was.columns) :]
     return None in added and bool(added_columns(was, now))
 

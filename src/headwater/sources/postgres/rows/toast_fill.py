@@ -104,8 +104,8 @@ class Earlier:
         return numbers, places
 
     def deletes(self, numbers: Places, places: Places) -> Mask:
-        """Which of the rows that `last` has found are deletes. A row behind one that needs its values was left out: neither it nor the log
-        has them."""
+        """Return the mask of the rows found by `last` that are deletes. If a later row of such a key needs a value, the row
+        after the delete was skipped because it lacked that value, too: neither the delete nor the log has it."""
         found = np.zeros(len(numbers), dtype=np.bool_)
         for number in np.unique(numbers[numbers >= 0]):
             here = np.flatnonzero(numbers == number)

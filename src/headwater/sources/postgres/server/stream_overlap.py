@@ -1,7 +1,7 @@
 """Overlap of the stream with what was captured before: proof that both have the same history.
 
 A server that was restored to an earlier state has the same system identifier, and after some time its WAL is as long as before.
-But it cannot have the same transactions. The slot is only told to confirm what the log has, so the stream begins at or before
+But it cannot have the same transactions. The slot confirms only positions that the log has, so the stream begins at or before
 the position. Transactions that were captured already are sent again and left out. The last of them must be the anchor: the
 transaction that the position names, with its number and time; and no transaction unknown to the position may end before the
 anchor's end.

@@ -8,6 +8,6 @@ In import order, bottom to top:
     empty_topic           tombstones for all keys of a topic
     table_locks           locks against TRUNCATE and rewrite during a copy
     snapshot_rows         rows of a snapshot, by COPY
-    wanted_snapshots      what is to be snapshotted, and what the stream leaves out until then
-    incremental_snapshot  chunks beside the stream, merged with its changes
+    wanted_snapshots      requested snapshots, and changes in the stream that are skipped until then
+    incremental_snapshot  chunks selected while the stream continues, merged with its changes
 """

@@ -1,4 +1,4 @@
-"""A topic without its rows: a tombstone for each key that is in the log."""
+"""Emptying a topic: a tombstone for each key that is in the log."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headwater.sources.postgres.rows.captured_tables import TopicHistory
 from headwater.sources.postgres.rows.toast_fill import KeySet
 
 Stamps = Sequence[int | None]
-"""Position, time in microseconds, and transaction: what CAPTURED has."""
+"""Values of the columns of `CAPTURED`: position, time in microseconds, and transaction."""
 
 
 def emptied(
     history: TopicHistory, definition: TopicDefinition, stamps: Stamps, spared: KeySet | None = None
 ) -> Iterator[Rows]:
-    """Tombstones for all keys that are live in the log, but for those that are to be spared."""
+    """Yield tombstones for all keys whose last record in the log is not a tombstone, except for the keys in `spared`."""
     for keys in history.live_keys(definition.name):
         if spared is not None:
             kept = spared.has([keys.column(name) for name in definition.key], keys.num_rows)
@@ -32,7 +32,7 @@ def emptied(
 
 
 def located(batch: pa.RecordBatch, stamps: Stamps) -> pa.RecordBatch:
-    """Rows that are all of one place, with where they come from."""
+    """Return rows with the columns of `CAPTURED` added, which have the same values in every row."""
     more = [
         pa.repeat(pa.scalar(value, f.type), batch.num_rows) for value, f in zip(stamps, CAPTURED, strict=True)
     ]

@@ -1,6 +1,6 @@
-"""Snapshots beside the stream: which chunk is under way, and what the stream brings meanwhile.
+"""Incremental snapshots, copied while the stream continues: the chunk in progress, and changes that the stream has meanwhile.
 
-How a chunk is selected and what is left out of it is in `snapshot_rows`, what is wanted in `wanted_snapshots`.
+`snapshot_rows` selects chunks and leaves out rows that have changed; `wanted_snapshots` has the requests.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from headwater.sources.postgres.snapshot.wanted_snapshots import WantedSnapshots
 from headwater.sources.postgres.stream.transactions import MARK_PREFIX, TransactionGroup
 
 RECENT_XIDS = 10_000
-"""Transactions that are remembered as having been in the stream: more than can be between the log and being visible."""
+"""Number of latest transactions of the stream that are remembered: more than can be in the WAL and not visible yet."""
 
 AGAIN_S = 0.1
-"""How long to wait before a chunk is selected again because what the stream had was not visible yet."""
+"""Pause before a chunk is selected again, for example because a transaction of the stream was not visible yet."""
 
 
 class IncrementalSnapshots:
-    """The snapshots that a session makes beside its stream."""
+    """Runs the incremental snapshots of a session."""
 
     def __init__(self, at: SessionContext) -> None:
         self._at = at
@@ -53,22 +53,24 @@ class IncrementalSnapshots:
         self._chunk: SnapshotChunk | None = None
         self._held: dict[int, list[pa.RecordBatch]] = {}
         self.taken_up: list[Captured] = []
-        """Tables that an order has taken up; whoever asks empties it."""
+        """Tables that a request has resumed; the reader of this list clears it."""
         self._recent: deque[int] = deque(maxlen=RECENT_XIDS)
         self._not_before = 0.0
         self._refused: dict[str, str] = {}
-        """By table that its topic refuses as it is: the mark behind what the stream has of it from before; empty once that has come."""
+        """By table whose current definition its topic rejects: the mark after which the stream has no rows of the earlier
+        definition; empty once the mark has come."""
         self.is_outdated = False
-        """Whether a chunk has shown that a table is not what it was when it was compared last; whoever compares the tables resets it."""
+        """Whether a chunk has shown that a table has changed since its last comparison. The code that compares the tables
+        resets it."""
 
-    # What the stream brings.
+    # Events of the stream.
 
     def saw(self, unit: TransactionGroup) -> None:
-        """Transactions were in the stream."""
+        """Remember the transactions of a group, which were in the stream."""
         self._recent.extend(unit.xids)
 
     def truncated(self, oid: int) -> None:
-        """A table was emptied."""
+        """Handle a TRUNCATE: the rows of the table that are pending or selected are void."""
         for table in self._at.tables.all():
             if table.state.oid == oid:
                 self.wanted.emptied(str(table))
@@ -77,7 +79,7 @@ class IncrementalSnapshots:
             self._chunk.held.clear()
 
     def lacks(self, lack: Lack, table: CapturedTable) -> None:
-        """Rows that are left out because they lack values are to be had as a whole."""
+        """Request whole rows in place of changes that are skipped because they lack values."""
         self.wanted.note()
         chunk = self._chunk
         if chunk is not None and chunk.table.relation.oid == table.relation.oid:
@@ -85,8 +87,8 @@ class IncrementalSnapshots:
         self.wanted.lacks(lack, table, None if chunk is None else chunk.request)
 
     def keeps_back(self, batch: pa.RecordBatch, oid: int, table: CapturedTable) -> bool:
-        """Note rows of a table that is being snapshotted. True if they are kept back: rows without a key can only be told from
-        those of the snapshot by their transactions, which are known once it is there."""
+        """Record the keys of changed rows for the chunk in progress. Returns True if the rows are buffered instead of emitted:
+        rows without a key can be distinguished from rows of the snapshot only by the transactions that the snapshot sees."""
         if not table.key:
             held = any(request.table == table.relation.table for request in self.wanted.requests)
             if held:
@@ -97,7 +99,7 @@ class IncrementalSnapshots:
         return False
 
     def marked(self, unit: TransactionGroup) -> Iterator[Rows]:
-        """What marks in a unit set off: the rows of a chunk."""
+        """Handle the marks in a group of transactions. Yields the rows of the chunk whose mark is among them."""
         for message, transaction in unit.messages:
             mark = read_mark(message.content) if message.prefix == MARK_PREFIX else None
             if mark is None:
@@ -109,32 +111,33 @@ class IncrementalSnapshots:
             if self._chunk is not None and mark == self._chunk.mark:
                 yield from self._hand_over(self._chunk, (unit.end, transaction.time_us, transaction.xid))
 
-    # What is to be done.
-
+    # Requests and their execution.
     def copy_again(self, table: Captured) -> None:
-        """Copy a table whose rows were rewritten; the chunk of it that is under way is void."""
+        """Request a new copy of a table whose rows were rewritten; a chunk of it that is in progress is void."""
         self.wanted.copy_again(table)
         if self._chunk is not None and self._chunk.request.table == str(table):
             self._chunk.emptied = True
             self._chunk.held.clear()
 
     def refuse(self, table: Captured) -> None:
-        """Stop a table that its topic refuses as it is, behind what the stream has of it from before."""
+        """Stop a table whose current definition its topic rejects, once the stream has delivered the rows of the earlier
+        definition."""
         if str(table) not in self._refused:
             self._refused[str(table)] = self.wanted.mark()
 
     def is_refused(self, table: Captured) -> bool:
-        """Whether a table is about to stop because its topic refuses it as it is."""
+        """Whether a table is about to stop because its topic rejects its current definition."""
         return str(table) in self._refused
 
     def prune(self, table: Captured) -> None:
-        """Delete the rows that the topic has and the table has not; what is under way of that is void."""
+        """Request the deletion of rows that the topic has and the table does not; a chunk in progress for this is void."""
         self.wanted.prune(table)
         if self._chunk is not None and self._chunk.request == SnapshotRequest(str(table), prune=True):
             self._chunk.is_void = True
 
     def go_on(self) -> Iterator[Evolve]:
-        """Take orders, and see to it that a chunk is under way where one is wanted."""
+        """Handle requests to the source, and begin the next chunk if one is wanted and none is in progress. Yields the topics
+        that must be changed first."""
         yield from self._take_orders()
         yield from self._stop_refused()
         self.wanted.trust()
@@ -144,12 +147,12 @@ class IncrementalSnapshots:
         self.wanted.have_noted()
         if (request := self._next()) is not None and (table := self._at.tables.captured(request.table)):
             at = self._at
-            with suppress(SourceRefusedError):  # it is gone, and stops once that is noticed
+            with suppress(SourceRefusedError):  # the table is gone; a later check stops it
                 yield from at.tables.learn_now(at.connection, at.publications, [table], ahead=True)
         self._begin()
 
     def close(self) -> None:
-        """Leave the chunk that is under way."""
+        """Close the connection, and discard the chunk in progress."""
         if self._chunks is not None:
             self._chunks.close()
         if self._chunk is not None:
@@ -171,8 +174,8 @@ class IncrementalSnapshots:
             else:
                 had_stopped = self._at.tables.stopped.pop(str(table), None) is not None
                 if not had_stopped and self._at.standing.missing.pop(str(table), None) is not None:
-                    continue  # it is as it is, and that is known
-                # Until the next position is handed over this one says so: the session may end before.
+                    continue  # the user has accepted the missing rows
+                # The current position marks the table, in case the session ends before the next position is committed.
                 self._at.standing.take_up_later(str(table))
                 if not self._is_there(table):
                     raise SessionEndedError(f"table {table} is another one than it was")
@@ -183,7 +186,7 @@ class IncrementalSnapshots:
                     self.taken_up.append(table)
 
     def _stop_refused(self) -> Iterator[Evolve]:
-        """Stop tables whose mark has come, with why their topics refuse them. One that fits again is copied."""
+        """Stop rejected tables whose mark has come, with the reason. A table whose definition is accepted again is copied."""
         at = self._at
         for name in [name for name, awaited in self._refused.items() if not awaited]:
             del self._refused[name]
@@ -191,15 +194,16 @@ class IncrementalSnapshots:
             table = at.tables.captured(name)
             if table is None or name in at.tables.stopped:
                 continue
-            with suppress(SourceRefusedError):  # it is gone, and stops once that is noticed
+            with suppress(SourceRefusedError):  # the table is gone; a later check stops it
                 if at.tables.change_of(at.connection, at.publications, table) == "refused":
                     yield from at.tables.learn_now(at.connection, at.publications, [table])
                 else:
                     self.copy_again(table)
 
     def _look_for(self, name: str) -> None:
-        """SessionEndedError for a table that was not there, or not fit, when the session began: the next one takes it up, or says why it
-        still cannot. One of a whole schema that is gone is forgotten, for that is known."""
+        """Handle the request to resume a table that did not exist, or could not be captured, when the session began.
+        SessionEndedError if the table exists: the next session resumes it, or reports why it cannot be captured. A table that
+        is still missing is no longer listed as stopped."""
         unfit: list[str] = []
         found = find_tables(self._at.connection, self._at.options, lambda table, error: unfit.append(table))
         self._at.tables.stopped.pop(name, None)
@@ -209,7 +213,7 @@ class IncrementalSnapshots:
             raise SessionEndedError(f"table {name} is to be taken up again")
 
     def _check(self, chunk: SnapshotChunk) -> None:
-        """Raise what went wrong with a chunk, unless the table was changed just now: then it is selected again."""
+        """Raise the error of a chunk, unless its table has just been changed: then the chunk is selected again."""
         found = chunk.found
         if found is None or not found.done() or (error := found.exception()) is None:
             return
@@ -218,16 +222,16 @@ class IncrementalSnapshots:
         if not isinstance(error, SourceRefusedError) or error.facts.get("sqlstate") not in GONE:
             raise error
         partition, known = chunk.request.part, self._at.attached(chunk.request.table)
-        if partition and partition not in known:  # the table has that partition no longer
+        if partition and partition not in known:  # the table no longer has that partition
             self.wanted.forget(chunk.request)
         self.is_outdated |= partition in known
 
     def _next(self) -> SnapshotRequest | None:
-        """What is to be selected next, if it is time for it."""
+        """Return the request to select next; None during the pause before a chunk is selected again."""
         return None if time.monotonic() < self._not_before else self.wanted.next()
 
     def _begin(self) -> None:
-        """Have the next chunk selected, if one is wanted and can be read."""
+        """Begin the next chunk, if one is wanted and its table can be read."""
         while (request := self._next()) is not None:
             shape = self._shape(request)
             if shape is not None:
@@ -242,13 +246,13 @@ class IncrementalSnapshots:
                     self._at.standing.stream(f"copying {request.table}: {request.rows:,} rows so far")
                 return
             if self._is_possible(request):
-                return  # its shape is still to be learned
+                return  # the definition of the table is not learned yet
             self.wanted.forget(request)
         if not self.wanted.requests or self.wanted.is_paused:
             self._at.standing.stream()
 
     def _is_there(self, table: Captured) -> bool:
-        """Whether a table is still the one that has its name, with the key that it had."""
+        """Whether the table with this name is still the captured one, with the same key."""
         state = table.state
         return tables_of(self._at.connection, state.schema, state.table) == [state]
 
@@ -257,7 +261,7 @@ class IncrementalSnapshots:
         return table is not None and self._at.tables.topic(table.state.oid) is not None
 
     def _shape(self, request: SnapshotRequest) -> CapturedTable | None:
-        """How the rows of a request are read; None if they cannot be, now or ever."""
+        """Return how the rows of a request are decoded; None if they cannot be read now, or at all."""
         table = self._at.tables.captured(request.table)
         if table is None:
             return None
@@ -275,7 +279,7 @@ class IncrementalSnapshots:
             chunk.discard()
 
     def _rows_of(self, chunk: SnapshotChunk, stamps: tuple[int, int, int]) -> Iterator[Rows]:
-        """The rows of a chunk whose mark has come, unless it is to be selected again or is wanted no more."""
+        """Yield the rows of a chunk whose mark has come, unless it must be selected again or is no longer wanted."""
         table = self._at.tables.captured(chunk.request.table)
         self._chunk = None
         self.wanted.note()
@@ -284,10 +288,10 @@ class IncrementalSnapshots:
             return
         assert chunk.found is not None
         selected, known = chunk.found.result(), self._at.attached(chunk.request.table)
-        # The next comparison would not tell that a partition was attached only while the chunk was selected.
+        # The next comparison would not show that a partition was attached only during the SELECT.
         is_other = not selected.steady or selected.partitions != known
         if is_other or is_early(chunk) or chunk.held.is_full:
-            # Whatever was in the stream so far the next one sees.
+            # The snapshot of the next chunk includes all changes that were in the stream so far.
             self._held.pop(chunk.table.relation.oid, None)
             self.is_outdated |= is_other
             waits_for = (
@@ -302,7 +306,7 @@ class IncrementalSnapshots:
         if chunk.is_void or not self.wanted.is_wanted(chunk.request):
             return
         is_last_word = self.wanted.is_last_word(chunk.request)
-        if is_last_word:  # the next is selected while this one is handed over
+        if is_last_word:  # the next chunk is selected while this one is emitted
             self.wanted.settle(chunk)
             self._begin()
         definition = self._at.tables.definition(table.topic)
@@ -324,7 +328,7 @@ class IncrementalSnapshots:
             self._begin()
 
     def _kept_back(self, chunk: SnapshotChunk, topic: str) -> Iterator[Rows]:
-        """Rows without a key that came in meanwhile and are not in the snapshot."""
+        """Yield the buffered rows without a key that the snapshot does not include."""
         assert chunk.found is not None
         visible = chunk.found.result().visible
         schema = self._at.tables.definition(topic).row_schema

@@ -1,17 +1,19 @@
-"""The rows that a table has already: all of it as of one moment, or in chunks beside the stream.
+"""Reads the existing rows of a table: all of them as of one point in time, or in chunks while the stream continues.
 
-**As of one moment.** A new slot comes with a snapshot of the database at the very position that its stream begins at. Tables
-are copied under it; nobody who reads or writes waits (`holding`), and no change is missed or seen twice.
+**As of one point in time.** A new slot comes with a snapshot of the database at exactly the position at which its stream
+begins. Tables are copied in this snapshot. No reader or writer of the tables waits (see `table_locks`), and no change is lost
+or duplicated.
 
-**In chunks**, by the watermark method of DBLog. A chunk is the next rows by key, selected while changes come in. Behind it a mark
-is written into the server's log, with `pg_logical_emit_message`. When the stream brings the mark, the chunk is handed over,
-without the rows whose key was in the stream since before the chunk was selected: live changes always win. The last key is part of
-the position, so that it goes on where it was, whatever happens.
+**In chunks**, by the watermark method of DBLog. A chunk is the next rows by key, selected while changes come in. After the
+SELECT, a mark is written into the WAL with `pg_logical_emit_message`. When the stream reaches the mark, the chunk is emitted
+without the rows whose key was in the stream since before the chunk was selected: live changes always take precedence. The last
+key is part of the position, so that the snapshot continues there after a crash.
 
-What the method needs of Postgres is that everything that came before the mark and is not in the chunk was seen. A transaction
-may be in the stream before others can see its rows. Those are known from the chunk's own snapshot (`Visible`): if one of them was
-in the stream before keys were watched, the chunk is selected again. So it is while a transaction runs that may have written before
-the table was published (`SnapshotRequest.horizon`): what it wrote is not in the stream.
+The method requires that every change before the mark that the chunk does not contain was noticed in the stream. In Postgres, a
+transaction may be in the stream before its rows are visible to others. The chunk's own snapshot (`Visible`) shows which
+transactions are visible: if one that is not was in the stream before its keys were recorded, the chunk is selected again. The
+chunk is also selected again while a transaction runs that may have written before the table was published
+(`SnapshotRequest.horizon`), because those changes are not in the stream.
 """
 
 from __future__ import annotations
@@ -48,47 +50,48 @@ from headwater.sources.postgres.stream.transactions import MARK_PREFIX
 
 XID_SPAN = 1 << 32
 CHUNK_BYTES_MAX = 64 << 20
-"""A chunk ends where it has so many bytes, however few rows that are: it is in memory, and decoded at once."""
+"""Size at which a chunk ends, however few rows it has: a chunk is in memory, and decoded as a whole."""
 
 
 @dataclass(frozen=True)
 class SnapshotRequest:
-    """Rows of a table that are to be snapshotted beside the stream; plain enough to be part of a position."""
+    """Request to copy rows of a table while the stream continues. Stored in positions as JSON."""
 
     table: str
-    """With its schema."""
+    """Name of the table, with its schema."""
     where: str | None = None
     after: tuple[str, ...] | None = None
-    """The last key that was handed over, as Postgres writes it."""
+    """Last key that was emitted, as text of Postgres."""
     rows: int = 0
-    """How many were."""
+    """Number of rows emitted so far."""
     replace: bool = False
-    """What the topic has by now is no longer known to be right: it is emptied first."""
+    """Whether the topic is emptied first, because its rows may be outdated."""
     since: int = 0
-    """The moment of the log after which what it has is right; 0 if all of it is."""
+    """Commit of the log: the topic's records after it are right; 0 if all records are."""
     horizon: int | None = None
-    """The first transaction of which it is known that everything it writes is in the stream."""
+    """Transaction id: everything written by this transaction and later ones is in the stream. None if the stream has
+    everything."""
     part: int = 0
-    """Of a table with partitions: just this one, by oid; 0 if all of them."""
+    """Oid of the only partition to copy; 0 for the whole table."""
     keys: tuple[tuple[str, ...], ...] = ()
-    """Just the rows with these keys, all in one chunk. Such a request is not remembered as it is."""
+    """Keys of the only rows to copy, all in one chunk. Such a request is not stored in the position; its keys are."""
     prune: bool = False
-    """Just the keys, all in one chunk: rows that the topic has and the table has not are deleted."""
+    """Whether only keys are selected, all in one chunk, to delete rows of the topic that the table does not have."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is of all rows of the table, none of which were handed over."""
+        """Whether the request is for all rows of the table, and none has been emitted."""
         some = self.where is not None or self.part or self.keys or self.prune
         return self.after is None and not some
 
     def to_json(self) -> dict[str, Any]:
-        """As part of a position."""
+        """Return the request as part of a position."""
         return {name: value for name, value in asdict(self).items() if value}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> SnapshotRequest:
-        """What `to_json` wrote. An older version has named a partition, whose name another table may have by now: all of the table is
-        snapshotted then."""
+        """Return the request that `to_json` wrote. An earlier version stored the name of a partition, which another table may
+        have by now: the whole table is copied then."""
         if isinstance(plain.get("part"), list):
             plain = {name: value for name, value in plain.items() if name not in ("part", "after", "rows")}
         return cls(**{**plain, **({"after": tuple(plain["after"])} if plain.get("after") else {})})
@@ -96,51 +99,53 @@ class SnapshotRequest:
 
 @dataclass(frozen=True)
 class Visible:
-    """Which transactions a snapshot sees: pg_current_snapshot()."""
+    """The transactions whose changes a snapshot sees, as in `pg_current_snapshot()`."""
 
     xmin: int
-    """The oldest that may still run."""
+    """Oldest transaction that was still running."""
     xmax: int
+    """First transaction that had not begun."""
     running: frozenset[int]
 
     @classmethod
     def parse(cls, text: str) -> Visible:
-        """From xmin:xmax:xip,xip,..."""
+        """Parse the form `xmin:xmax:xip,xip,...`."""
         xmin, xmax, running = text.split(":")
         others = frozenset(int(xid) % XID_SPAN for xid in running.split(",") if xid)
         return cls(int(xmin) % XID_SPAN, int(xmax) % XID_SPAN, others)
 
     def is_past(self, xid: int) -> bool:
-        """Whether all transactions before this one have ended."""
+        """Whether all transactions before `xid` have ended."""
         return (self.xmin - xid) % XID_SPAN < XID_SPAN // 2
 
     def sees(self, xid: int) -> bool:
-        """Whether the changes of a transaction that has ended are in it."""
+        """Whether the snapshot includes the changes of a transaction that has ended by now."""
         later = (xid - self.xmax) % XID_SPAN < XID_SPAN // 2
         return not later and xid not in self.running
 
 
 @dataclass
 class SnapshotChunk:
-    """Rows on their way: selected by another thread, handed over when the stream brings the mark."""
+    """A chunk in progress: selected by another thread, emitted when the stream reaches its mark."""
 
     request: SnapshotRequest
     table: CapturedTable
     mark: str
     before: frozenset[int]
-    """Transactions that were in the stream before keys were watched."""
+    """Transactions that were in the stream before the chunk was begun."""
     changed: KeySet = field(default_factory=KeySet)
-    """Keys that were in the stream since."""
+    """Keys that were in the stream since the chunk was begun."""
     emptied: bool = False
-    """The table was truncated since."""
+    """Whether the selected rows are void, because the table was truncated or rewritten since the chunk was begun."""
     is_void: bool = False
-    """The rows may have been selected too early: they are to be selected again."""
+    """Whether the rows may have been selected too early, and must be selected again."""
     held: PendingChanges = field(default_factory=PendingChanges)
-    """Changes since of rows that the log does not have, and that lack values which the chunk may have."""
+    """Changes in the stream since the chunk was begun, of rows that the log does not have: they lack values that the chunk may
+    have."""
     found: Future[Selected] | None = None
 
     def discard(self) -> None:
-        """Let go of what was selected, if it was."""
+        """Release the selected rows, if there are any."""
         found = self.found
         if found is None or not found.done() or found.cancelled() or found.exception() is not None:
             return
@@ -149,28 +154,28 @@ class SnapshotChunk:
 
 @dataclass(frozen=True)
 class Selected:
-    """What a chunk's SELECT gave. A table without a key is one chunk, however large: its lines are in a file."""
+    """Result of a chunk's SELECT. A table without a key is one chunk of any size, whose lines are in a file."""
 
     lines: list[bytes]
     visible: Visible
     last: tuple[str, ...] | None
-    """The last row's key; None if the table ends here."""
+    """Key of the last row; None at the end of the table."""
     file: IO[bytes] | None = None
     sizes: list[int] = field(default_factory=list)
     is_cut: bool = False
-    """Whether there are more rows than these, which have as many bytes as a chunk may have."""
+    """Whether the chunk was cut at its maximum size, so that there may be more rows."""
     steady: bool = True
-    """Whether the table was the one that is captured, and had the same partitions and columns until the mark was written."""
+    """Whether the selected table was the captured one, and kept its partitions and columns until the mark was written."""
     partitions: Mapping[int, int | None] = field(default_factory=dict)
-    """By oid of a partition that rows were selected from, or might have been: the transaction that attached it."""
+    """Partitions of the table at the SELECT: by oid, the transaction that attached each."""
 
     def close(self) -> None:
-        """Let go of the file, if there is one."""
+        """Close the file, if there is one."""
         if self.file is not None:
             self.file.close()
 
     def blocks(self) -> Iterator[list[bytes]]:
-        """The lines, in pieces that fit in memory; once."""
+        """Yield the lines in pieces that fit in memory. Lines in a file can be read only once."""
         if self.file is None:
             yield self.lines
             return
@@ -181,7 +186,7 @@ class Selected:
 
 
 class Chunks:
-    """Selects chunks on a connection of its own, one at a time."""
+    """Selects chunks on a separate connection, one at a time."""
 
     def __init__(self, connection: Connection, slot: str, rows: int, folder: Path) -> None:
         self._connection = connection
@@ -194,13 +199,13 @@ class Chunks:
     def begin(
         self, request: SnapshotRequest, table: CapturedTable, condition: str | None, before: frozenset[int]
     ) -> SnapshotChunk:
-        """Have the next chunk of a request selected."""
+        """Begin to select the next chunk of a request in the worker thread."""
         chunk = SnapshotChunk(request, table, f"{self._slot} {uuid.uuid4().hex}", before)
         chunk.found = self._worker.submit(self._select, chunk, condition)
         return chunk
 
     def close(self) -> None:
-        """Wait for what is under way, and leave."""
+        """End the worker thread after the SELECT under way, and close the connection."""
         self._ended.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
         self._connection.close()
@@ -215,12 +220,12 @@ class Chunks:
         selected: Selected | None = None
         try:
             try:
-                # From here on nobody renames it, or detaches a partition of it; one may be attached.
+                # The lock prevents a rename and the detaching of a partition; a partition may still be attached.
                 columns, partitions = self._columns(table), self._partitions(table)
                 visible = Visible.parse(self._connection.value("SELECT pg_current_snapshot()::text"))
                 self._connection.rows("SAVEPOINT held")
                 selected = self._selected(chunk, name, condition, visible)
-                if selected.is_cut:  # the COPY was canceled, and the locks are kept
+                if selected.is_cut:  # the COPY was canceled; the savepoint keeps the locks
                     self._connection.rows("ROLLBACK TO held")
                 is_same = has_name(self._connection, oid, name) and self._partitions(table) == partitions
             finally:
@@ -234,13 +239,13 @@ class Chunks:
             raise
 
     def _selected(self, chunk: SnapshotChunk, name: str, condition: str | None, visible: Visible) -> Selected:
-        """The rows of a chunk from the table or partition of a name, in the transaction that sees `visible`."""
+        """Return the rows of a chunk from the table or partition `name`, in the transaction that sees `visible`."""
         request, table = chunk.request, chunk.table
         conditions = (condition, request.where, keys_condition(table, request.keys))
         rows = None if request.keys or request.prune else self._rows
         statement = select_of(table, conditions, request.after, rows, name)
         parts: Iterator[list[bytes]] = iter(())
-        if not is_before(visible, request):  # else what it has is not wanted yet
+        if not is_before(visible, request):  # else the chunk is selected again later
             parts = self._connection.copied(f"COPY ({statement}) TO STDOUT")
         if not chunk.table.key or request.prune:
             return Selected([], visible, None, *self._kept(parts))
@@ -270,7 +275,7 @@ class Chunks:
 
 
 def _bounded(parts: Iterator[list[bytes]]) -> tuple[list[bytes], bool]:
-    """The lines that a chunk may have, and whether there may be more."""
+    """Return the lines up to the maximum size of a chunk, and whether there may be more."""
     lines: list[bytes] = []
     size = 0
     for part in parts:
@@ -283,14 +288,14 @@ def _bounded(parts: Iterator[list[bytes]]) -> tuple[list[bytes], bool]:
 
 
 def write_mark(connection: Connection, mark: str) -> None:
-    """Write a message of ours into the server's log, in a transaction of its own."""
+    """Write a mark into the WAL, in its own transaction."""
     connection.rows(
         "SELECT pg_logical_emit_message(true, %s, %s::text)", MARK_PREFIX, json.dumps({"mark": mark})
     )
 
 
 def read_mark(content: bytes) -> str | None:
-    """The mark that a message of ours is."""
+    """Return the mark in the content of a logical message with the prefix of marks; None if it has none."""
     try:
         said = json.loads(content)
     except ValueError:
@@ -299,7 +304,7 @@ def read_mark(content: bytes) -> str | None:
 
 
 def table_name(table: CapturedTable) -> str:
-    """The name of a table as SQL needs it."""
+    """Return the name of a table, quoted for SQL."""
     return identifier(table.relation.namespace, table.relation.name)
 
 
@@ -310,8 +315,8 @@ def select_of(
     rows: int | None = None,
     name: str | None = None,
 ) -> str:
-    """The SELECT of a table's columns, of rows for which all conditions hold, by key if only some of them are wanted. `name`: of the
-    partition, where all rows are of one."""
+    """Return the SELECT of a table's columns, for rows that meet all conditions. `after`: only rows after this key. `rows`:
+    only the first rows by key. `name`: name of the partition to select from, in place of the whole table."""
     columns = ", ".join(identifier(column.name) for column in table.columns)
     key = ", ".join(identifier(name) for name in table.key)
     held = [f"({condition})" for condition in conditions if condition]
@@ -327,14 +332,14 @@ def select_of(
 def copied(
     connection: Connection, table: CapturedTable, condition: str | None, stamps: Stamps
 ) -> Iterator[pa.RecordBatch]:
-    """A whole table as it is to this connection's transaction, in batches."""
+    """Yield all rows of a table as of the snapshot of the connection's transaction, in batches."""
     for lines in connection.copied(f"COPY ({select_of(table, [condition])}) TO STDOUT"):
         yield located(decode_copy(lines, table), stamps)
 
 
 def is_early(chunk: SnapshotChunk) -> bool:
-    """Whether a chunk was selected before something could be seen that was in the stream already, or that will never be: it is to be
-    selected again."""
+    """Whether a chunk must be selected again, because its snapshot does not include a transaction that was in the stream before
+    the chunk was begun, or one whose changes will never be in the stream."""
     assert chunk.found is not None
     visible = chunk.found.result().visible
     if is_before(visible, chunk.request):
@@ -343,25 +348,26 @@ def is_early(chunk: SnapshotChunk) -> bool:
 
 
 def is_before(visible: Visible, request: SnapshotRequest) -> bool:
-    """Whether a transaction is under way that may have written what the stream does not have."""
+    """Whether a transaction was running that may have made changes which are not in the stream."""
     return request.horizon is not None and not visible.is_past(request.horizon)
 
 
 def rest_of(chunk: SnapshotChunk) -> SnapshotRequest | None:
-    """What remains of a request behind a chunk."""
+    """Return the rest of a request after a chunk; None if nothing remains."""
     assert chunk.found is not None
     selected = chunk.found.result()
     if selected.last is None:
         return None
     so_far = chunk.request.rows + len(selected.lines)
-    # Behind a first chunk that replaces everything, what the log has is right; else the moment holds to the end.
+    # The first chunk of a replacing request empties the topic, after which all its records are right. Otherwise `since` applies
+    # to the last chunk.
     since = 0 if chunk.request.replace else chunk.request.since
     return replace(chunk.request, after=selected.last, rows=so_far, replace=False, since=since, horizon=None)
 
 
 def rows_of(chunk: SnapshotChunk, schema: pa.Schema, stamps: Stamps) -> Iterator[pa.RecordBatch]:
-    """What is to be handed over of a chunk whose mark has come: rows whose keys were not in the stream since it was begun, and with
-    what was held of the others."""
+    """Yield the rows of a chunk whose mark has come, without rows whose key was in the stream since the chunk was begun. Rows
+    with pending changes (`SnapshotChunk.held`) are yielded with these changes applied."""
     assert chunk.found is not None
     selected = chunk.found.result()
     for lines in selected.blocks():
@@ -381,7 +387,7 @@ def rows_of(chunk: SnapshotChunk, schema: pa.Schema, stamps: Stamps) -> Iterator
 
 
 def keys_in(chunk: SnapshotChunk) -> KeySet:
-    """The keys that the table had, and those that were in the stream since."""
+    """Return the keys that a chunk has, and those that were in the stream since it was begun."""
     assert chunk.found is not None
     found = KeySet()
     for lines in chunk.found.result().blocks():
@@ -392,7 +398,7 @@ def keys_in(chunk: SnapshotChunk) -> KeySet:
 
 
 def key_shape(table: CapturedTable) -> CapturedTable:
-    """A table with the columns of its key alone."""
+    """Return a table with only the columns of its key."""
     columns = {column.name: column for column in table.columns}
     return replace(table, columns=tuple(columns[name] for name in table.key))
 
@@ -406,13 +412,13 @@ _ESCAPES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v
 
 
 def _meant(value: bytes) -> bytes:
-    """A value of COPY without what was escaped in it."""
+    """Return a value of COPY with its escape sequences decoded."""
     if b"\\" not in value:
         return value
     head, *rest = value.split(b"\\")
     result, literal_next = head, False
     for part in rest:
-        if literal_next:  # the part behind the second of two backslashes
+        if literal_next:  # the part after the second of two backslashes
             result, literal_next = result + b"\\" + part, False
         elif not part:
             literal_next = True

@@ -1,9 +1,10 @@
-"""Tables held still while they are copied: nobody may empty or rewrite one, everybody may read and write.
+"""Locks on tables during a copy: TRUNCATE and rewrites wait, reads and writes do not.
 
-A snapshot shows the rows of its moment, but not those of a table that was emptied or rewritten since: such a table looks empty to it,
-and what a rewrite did is not in the stream either. So tables are locked in ACCESS SHARE MODE, as any SELECT does, which holds up
-TRUNCATE and ALTER TABLE and nothing else. Whoever has a table to himself is waited for, a moment at a time and holding nothing
-meanwhile, so that nobody waits for us who we wait for.
+A snapshot does not show the earlier rows of a table that was truncated or rewritten after the snapshot was taken: the table
+looks empty in it, and the result of a rewrite is not in the stream either. So tables are locked in ACCESS SHARE mode, as by any
+SELECT, which blocks TRUNCATE and ALTER TABLE and nothing else. While another transaction has an exclusive lock, the lock is
+requested again and again with a short timeout, and no lock is kept between the attempts, so that there is no deadlock with that
+transaction.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from headwater.sources.postgres.server.publications import Captured
 from headwater.sources.postgres.session_state import SessionEndedError
 
 LOCK_WAIT_MS = 200
-"""Less than deadlock_timeout: where two wait for each other, it is we who give way."""
+"""Timeout of one attempt to lock. Less than Postgres's deadlock_timeout: in a deadlock, this connection gives up, and the other
+transaction continues."""
 GONE = ("42P01", "42703", "3F000")
-"""What the server says of a table, a column and a schema that are not there."""
+"""SQLSTATEs for a table, a column and a schema that do not exist."""
 
 _FILES = """
 WITH RECURSIVE held(oid) AS (
@@ -32,12 +34,13 @@ _ATTACHED = """
 SELECT t.relid::oid::int8, i.xmin::text::int8 FROM pg_partition_tree(%s::int8::oid) t
 LEFT JOIN pg_inherits i ON i.inhrelid = t.relid AND i.inhparent = t.parentrelid WHERE t.level > 0
 """
-"""The function shows partitions as they are now, the catalog as the snapshot of the transaction has it."""
+"""`pg_partition_tree` shows the current partitions; `pg_inherits` shows the state in the transaction's snapshot."""
 
 
 def begin_holding(connection: Connection, names: Sequence[str], snapshot: str | None = None) -> bool:
-    """Begin a transaction in which these tables, named as SQL needs it, are held; at a snapshot that another session gave out, or
-    at one of its own that is taken once they are held. False if one of them was not to be had: then nothing is begun."""
+    """Begin a transaction that locks these tables, whose names are quoted for SQL. It uses the snapshot that another session
+    exported, or its own, taken once the tables are locked. Returns False, without a transaction, if a table could not be locked
+    in time."""
     connection.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         if snapshot is not None:
@@ -56,15 +59,15 @@ def begin_holding(connection: Connection, names: Sequence[str], snapshot: str | 
 
 
 def check_still(copier: Connection, now: Connection, tables: Sequence[Captured]) -> None:
-    """SessionEndedError if a table that the copier holds is another by now than in its snapshot: emptied, rewritten, dropped, renamed,
-    or with other partitions."""
+    """Raise SessionEndedError if a table that the copier has locked differs from its state in the copier's snapshot: truncated,
+    rewritten, dropped, renamed, or with other partitions."""
     oids = [table.state.oid for table in tables]
     if copier.rows(_FILES, oids) != now.rows(_FILES, oids):
         raise SessionEndedError("a table was emptied or rewritten just before it was copied")
 
 
 def name_of(connection: Connection, oid: int) -> str:
-    """The name of a table now, as SQL needs it; SourceRefusedError if there is none with that oid."""
+    """Return the current name of a table, quoted for SQL; SourceRefusedError if there is no table with that oid."""
     rows = connection.rows(
         "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.oid = %s::int8::oid",
@@ -76,11 +79,11 @@ def name_of(connection: Connection, oid: int) -> str:
 
 
 def has_name(connection: Connection, oid: int, name: str) -> bool:
-    """Whether the table that has a name, as SQL needs it, is the one with an oid."""
+    """Whether a name, quoted for SQL, is that of the table with this oid."""
     return bool(connection.value("SELECT to_regclass(%s)::oid::int8 IS NOT DISTINCT FROM %s", name, oid))
 
 
 def attached_partitions(connection: Connection, oid: int) -> dict[int, int | None]:
-    """The partitions of a table now, by oid: the transaction that attached each; None if the snapshot of the transaction does not see
-    that."""
+    """Return the current partitions of a table: by oid, the transaction that attached each; None if the attachment is not
+    visible in the snapshot of the connection's transaction."""
     return dict(connection.rows(_ATTACHED, oid))

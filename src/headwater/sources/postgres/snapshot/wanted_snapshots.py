@@ -1,6 +1,7 @@
-"""Which tables, parts of tables and single rows are to be snapshotted, and what of the stream is left out until they are.
+"""Requested snapshots of tables, partitions and single rows, and the changes in the stream that are skipped until they are
+done.
 
-What is wanted is part of the position of the next commit (`remembered`), so that the next session goes on with it.
+The requests are part of the position of the next commit (`remembered`), so that the next session continues with them.
 """
 
 from __future__ import annotations
@@ -27,29 +28,31 @@ from headwater.sources.postgres.snapshot.snapshot_rows import (
 )
 
 UNKNOWN = 1 << 62
-"""The moment of a request before its mark has come: nothing that the log has of the table is known to be right."""
+"""Value of `SnapshotRequest.since` until the request's mark has come: no record of the table in the log counts as right."""
 
 
 class WantedSnapshots:
-    """What a session has still to snapshot beside its stream."""
+    """The snapshots that a session still has to make while it reads the stream."""
 
     def __init__(self, at: SessionContext) -> None:
         self._at = at
         self.requests: list[SnapshotRequest] = []
-        """Whole tables and parts of them, in the order in which they are selected."""
+        """Requests for whole tables and parts of them, in the order in which they are selected."""
         self.is_paused = False
         self._lacking: dict[str, dict[Key, None]] = {}
-        """By table: keys of single rows that lack values."""
+        """Keys of single rows that lack values, by table."""
         self._passed_over: dict[int, str] = {}
+        """By oid of a resumed table: the mark up to which its changes in the stream are skipped."""
         self._awaited: dict[str, str] = {}
-        """By table that is copied again: the mark behind what the stream has of it from before it was rewritten."""
+        """By table that is copied again or pruned: the mark after which the stream has no changes from before the request;
+        empty once the mark has come."""
         self._noted = True
         self._is_noting = False
 
-    # --- what a position remembers -----------------------------------------------------------------------------------
+    # --- the part in positions ---------------------------------------------------------------------------------------
 
     def restore(self, position: Position, tables: Sequence[Captured]) -> None:
-        """What a position remembers of the tables that are still captured."""
+        """Restore the requests in a position, for tables that are still captured."""
         names = {str(table) for table in tables}
         requests = [SnapshotRequest.from_json(plain) for plain in position.get("snapshots", [])]
         self.requests = [request for request in requests if request.table in names]
@@ -63,7 +66,7 @@ class WantedSnapshots:
                 self._lacking[table] = dict.fromkeys(map(tuple, keys))
 
     def remembered(self) -> dict[str, Any]:
-        """What goes into the position of the commit that is being made."""
+        """Return the fields for the position of the commit under way."""
         self._noted, self._is_noting = True, False
         return {
             "snapshots": [request.to_json() for request in self.requests],
@@ -73,18 +76,19 @@ class WantedSnapshots:
         }
 
     def note(self) -> None:
-        """Something is to be part of the position that is not yet."""
+        """Record that the last position lacks a change, so that another commit is needed."""
         self._noted = False
 
     @property
     def is_noted(self) -> bool:
-        """Whether the last position says everything, and names the tables that have stopped, whatever has stopped them: what the stream
-        has of those is left out, and a position behind it that does not name them would lose it."""
+        """Whether the last position contains all requests, and names all stopped tables. The changes of a stopped table in the
+        stream are skipped, and would be lost if a later position did not name the table."""
         named = (self._at.standing.position or {}).get("stopped", [])
         return self._noted and named == sorted(self._at.tables.stopped)
 
     def have_noted(self) -> None:
-        """See to it that a commit comes whose position says everything: where none would come by itself, a mark makes one."""
+        """Write a mark if the last position lacks a change: the mark causes a commit even if the stream has no other
+        transaction."""
         if not self.is_noted and not self._is_noting:
             write_mark(self._at.connection, f"{self._at.options.slot} note")
             self._is_noting = True
@@ -92,7 +96,8 @@ class WantedSnapshots:
     # --- tables ------------------------------------------------------------------------------------------------------
 
     def begin(self, tables: Sequence[Captured], position: int, *, settled: bool) -> None:
-        """Have tables snapshotted as of a new slot; what their topics have already is from before it, and is replaced."""
+        """Request snapshots of tables for a new slot at `position`. Rows that their topics have already are from before the
+        slot, and are replaced."""
         for table in tables:
             when = f"before {lsn_text(position)}, since the slot was lost"
             self._begin_anew(table, when, settled=settled)
@@ -117,8 +122,9 @@ class WantedSnapshots:
         part: int = 0,
         settled: bool = False,
     ) -> None:
-        """Have tables snapshotted, or a partition of one, by its oid. `settled`: whatever is not in the stream has ended before it began;
-        else they may have been published just now, while transactions were under way."""
+        """Request snapshots of tables, or of the partition with oid `part`. `settled`: all transactions whose changes are not
+        in the stream ended before it began. Otherwise the tables may have just been published, while transactions were
+        running."""
         horizon = self._at.connection.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
         horizon = None if settled else int(horizon) % XID_SPAN
         since = self._at.history.moment() if replace else 0
@@ -129,8 +135,8 @@ class WantedSnapshots:
         self.note()
 
     def take_up(self, table: Captured) -> None:
-        """Snapshot a table anew whose changes were left out. What the stream still has of it from before now is left out, too:
-        it may have the shape that the topic could not take, and the snapshot has what came of it."""
+        """Resume a table whose changes were skipped, with a new snapshot. Its changes in the stream from before now are
+        skipped, too: they may have columns that the topic could not take, and the snapshot has their result."""
         self.requests = [request for request in self.requests if request.table != str(table)]
         self._begin_anew(table, "while it was stopped")
         if table.is_outbox:
@@ -138,8 +144,9 @@ class WantedSnapshots:
         self._passed_over[table.state.oid] = self.mark()
 
     def copy_again(self, table: Captured) -> None:
-        """Copy a table whose rows were rewritten, while its changes go on: they are right, but for values that the server does not
-        send because they did not change. Those are taken from the log only once the rewritten rows are in it."""
+        """Request a new copy of a table whose rows were rewritten, while its changes continue to be emitted. The changes are
+        right, except for unchanged TOAST values, which the server does not send: these are taken from the log only once the log
+        has the rewritten rows."""
         name = str(table)
         mine = [request for request in self.requests if request.table == name]
         replace_all = any(request.replace for request in mine)
@@ -154,23 +161,25 @@ class WantedSnapshots:
         self.note()
 
     def prune(self, table: Captured) -> None:
-        """Delete the rows that the topic has and the table has not. Those of a partition that is gone were in the stream before now."""
+        """Request the deletion of rows that the topic has and the table does not. It runs after a mark, when the stream has no
+        more rows of a partition that is gone."""
         if not any(request.prune for request in self.requests if request.table == str(table)):
             self.requests.append(SnapshotRequest(str(table), prune=True))
         self._awaited[str(table)] = self.mark()
         self.note()
 
     def since(self, table: str) -> int:
-        """The moment of the log after which what it has of a table is right."""
+        """Return the commit of the log after which the topic's records of a table are right; 0 if all records are."""
         return max((request.since for request in self.requests if request.table == table), default=0)
 
     # --- single rows -------------------------------------------------------------------------------------------------
 
     def lacks(self, lack: Lack, table: CapturedTable, under_way: SnapshotRequest | None) -> None:
-        """Rows that are left out because they lack values are to be had as a whole."""
+        """Request whole rows in place of changes that are skipped because they lack values. `under_way`: the request of the
+        chunk in progress."""
         name = table.relation.table
         if any(one.table == name and one.is_whole and one != under_way for one in self.requests):
-            return  # everything is still to come
+            return  # the whole table will be copied
         wanted = self._lacking.setdefault(name, {})
         keys = lack.keys(table, KEYS_MAX)
         if keys is not None and len(every := wanted | dict.fromkeys(keys)) <= KEYS_MAX:
@@ -180,12 +189,12 @@ class WantedSnapshots:
             del self._lacking[name]
 
     def emptied(self, table: str) -> None:
-        """No row of a table is wanted any more: it was emptied."""
+        """Remove the requests for single rows of a table that was truncated."""
         if self._lacking.pop(table, {}):
             self.note()
 
     def are_had(self, batch: pa.RecordBatch, table: CapturedTable, name: str) -> None:
-        """Rows that came are lacking no longer."""
+        """Remove the requests for single rows that were emitted."""
         wanted = self._lacking.get(name)
         if wanted and table.key:
             for key in keys_of(batch, table):
@@ -194,17 +203,17 @@ class WantedSnapshots:
     # --- marks in the stream -----------------------------------------------------------------------------------------
 
     def passes_over(self, oid: int) -> bool:
-        """Whether what the stream has of a table is from before it was taken up again."""
+        """Whether the current changes of a table in the stream are skipped, because they are from before it was resumed."""
         return oid in self._passed_over
 
     def marked(self, mark: str) -> None:
-        """A mark was in the stream: what was left out up to it is over."""
+        """Handle a mark in the stream: changes that were skipped up to it are emitted from now on."""
         for table in [table for table, awaited in self._awaited.items() if awaited == mark]:
             self._awaited[table] = ""
         self._passed_over = {oid: until for oid, until in self._passed_over.items() if until != mark}
 
     def trust(self) -> None:
-        """What comes of rewritten tables from now on is right."""
+        """Record, for rewritten tables whose mark has come, that records after the log's current end are right."""
         for name in [name for name, mark in self._awaited.items() if not mark]:
             del self._awaited[name]
             moment = self._at.history.moment()
@@ -217,15 +226,16 @@ class WantedSnapshots:
             self.note()
 
     def mark(self) -> str:
-        """Write a mark into the stream: what comes behind it is later than now."""
+        """Write a mark into the WAL, and return it: everything after it in the stream was committed later than now."""
         mark = f"{self._at.options.slot} {uuid.uuid4().hex}"
         write_mark(self._at.connection, mark)
         return mark
 
-    # --- one after the other -----------------------------------------------------------------------------------------
+    # --- order of execution ------------------------------------------------------------------------------------------
 
     def next(self) -> SnapshotRequest | None:
-        """What is to be selected next: single rows that are lacking, whatever rests."""
+        """Return the request to select next: single rows that lack values first, even while snapshots are paused. None while a
+        mark is awaited."""
         if self._passed_over or self._awaited:
             return None
         for table, keys in self._lacking.items():
@@ -234,15 +244,15 @@ class WantedSnapshots:
         return self.requests[0] if self.requests and not self.is_paused else None
 
     def is_wanted(self, request: SnapshotRequest) -> bool:
-        """Whether a request is still there."""
+        """Whether a request was not removed meanwhile."""
         return bool(request.keys) or request in self.requests
 
     def is_last_word(self, request: SnapshotRequest) -> bool:
-        """Whether rows of a request are not wanted once more, for what they lack."""
+        """Whether no single rows of the table are requested, so that the request can be settled before its rows are emitted."""
         return request.prune or not self._lacking.get(request.table)
 
     def forget(self, request: SnapshotRequest) -> None:
-        """Want a request no more."""
+        """Remove a request."""
         self.note()
         if request.keys:
             self._lacking.pop(request.table, None)
@@ -250,11 +260,11 @@ class WantedSnapshots:
             self.requests.remove(request)
 
     def settle(self, chunk: SnapshotChunk) -> None:
-        """What is left to be done behind a chunk."""
+        """Replace the request of a chunk by its rest; for a chunk of single rows, remove the keys that are done."""
         if chunk.request.keys:
             assert chunk.found is not None
             if chunk.found.result().is_cut:
-                return  # those of the rest are selected next
+                return  # the keys of rows that were not selected remain requested
             wanted = self._lacking.get(chunk.request.table, {})
             for key in set(chunk.request.keys) - chunk.held.again:
                 wanted.pop(key, None)
