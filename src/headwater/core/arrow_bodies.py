@@ -116,14 +116,15 @@ def _checked(body: bytes, bounds: StreamBounds) -> tuple[_Accepted, int]:
 
 
 def _read_schema(message: bytes) -> _Accepted:
-    """Return the schema of the first message of a stream. Clients send the same schema repeatedly: the latest ones are cached."""
+    """Return the schema of the first message of a stream. Clients send the same schema repeatedly: the latest ones are
+    cached."""
     return (
         _remembered_schema(message) if len(message) <= SCHEMA_BYTES_REMEMBERED else _checked_schema(message)
     )
 
 
 def _checked_schema(message: bytes) -> _Accepted:
-    # one with a body is refused: it would lie beyond these bytes
+    # a schema message with a body is rejected: the body would lie beyond these bytes
     measured = _Message(message, _HEAD.size, len(message) - _HEAD.size)
     if measured.kind != _SCHEMA:
         raise StreamError("it does not begin with a schema")

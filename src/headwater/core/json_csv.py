@@ -34,7 +34,7 @@ _EXAMPLES = {
     "BOOLEAN": "true or false",
 }
 UNREADABLE = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What a decoder raises for a value that it cannot read."""
+"""Exceptions of a decoder for a value that cannot be read."""
 _TRUE, _FALSE = {"true", "t", "yes", "y", "1"}, {"false", "f", "no", "n", "0"}
 
 
@@ -228,7 +228,7 @@ class InputRows:
     place: str
     """Name of a row, such as 'line {}', in which its number replaces the braces."""
     detail: str | None = None
-    """Detail of the errors, such as that nothing was written."""
+    """Detail for the errors, such as a note that nothing was written."""
 
 
 def decoded(decode: Convert, value: Any, field: pa.Field, rows: InputRows, number: int = 0) -> Any:

@@ -59,7 +59,7 @@ class KeyFiles:
         return self._storage.root
 
     def begin(self) -> None:
-        """Know nothing of the files, so that the next `read` reads them from their beginning."""
+        """Discard everything read from the files, so that the next `read` starts at their beginning."""
         self.close()
         self._version: tuple[int, int, int] = (0, 0, 0)
         self._lines = 0
@@ -124,7 +124,7 @@ class KeyFiles:
             magic, state, number, _, _, digest, _, _, _ = slot
             at = place * SLOT.size
             if self.count + place + 1 in self.destroyed:
-                continue  # it may be half overwritten
+                continue  # destroyed: the slot may be half overwritten
             if magic != MAGIC or number != self.count + place + 1 or not _holds(data, at, slot[-1]):
                 bad = place if bad is None else bad
             elif bad is not None:
@@ -192,7 +192,7 @@ class KeyFiles:
         self._version = self._look()
 
     def replace(self, slots: Sequence[bytes]) -> None:
-        """Replace all slots in one step."""
+        """Replace the file of slots atomically."""
         self._storage.write_atomic(KEYS, b"".join(slots))
 
     def append_line(self, one: Forgetting) -> None:

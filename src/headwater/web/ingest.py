@@ -53,7 +53,7 @@ STRANGERS_SHARE = 4
 
 @dataclass(frozen=True)
 class PostResult:
-    """The result of a post. `replayed`: it was written before, with the same key."""
+    """The result of a post. `replayed`: the post was written before, with the same idempotency key."""
 
     receipt: Receipt
     replayed: bool = False
@@ -172,7 +172,7 @@ class Ingest:
 
 
 async def _end_of(work: asyncio.Future[None], seconds: float) -> None:
-    """Wait until work is done, or for so many seconds. The work goes on when whoever waits is cancelled."""
+    """Wait until work is done, at most `seconds`. The work continues if the waiting task is cancelled."""
     loop = asyncio.get_running_loop()
     over = loop.create_future()
 
@@ -237,7 +237,7 @@ def _not_written_yet(settings: ServerSettings) -> Problem:
 
 
 class _Writing:
-    """The part that runs in worker threads: from bodies to one commit."""
+    """Decodes, checks and writes the posts of a group; runs in worker threads."""
 
     def __init__(
         self,

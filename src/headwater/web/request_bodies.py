@@ -1,4 +1,4 @@
-"""What is posted, as rows of a topic: JSON, JSON lines and Arrow streams, or an error that names the row and the column."""
+"""Parses posted bodies to rows of a topic: JSON, JSON lines and Arrow streams. Errors name the row and the column."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ Rows = Any
 """A list of dicts, or an Arrow table."""
 NOTHING_WRITTEN = "nothing of this append was written"
 EXPANSION_MAX = 8
-"""So many times the limit of a body its rows may take once they are decoded: an Arrow stream may be compressed."""
+"""Maximum size of the decoded rows, as a multiple of the limit of the body: an Arrow stream may be compressed."""
 CONTAINERS_PER_ROW = 8
-"""So many objects and arrays a JSON body may have for each row that it may have: one takes two bytes there, and 70 in memory."""
+"""Maximum number of objects and arrays in a JSON body per permitted row: each takes as few as two bytes in the body, and 70 in
+memory."""
 OBJECT_BYTES = 100
-"""What a value takes as an object of Python: columns with a NOT NULL part inside are checked as such objects."""
+"""Size of a value as a Python object: columns with a nested NOT NULL field are checked as Python objects."""
 
 _IGNORED = frozenset(name for name in HIDDEN if name != "_op")
-"""Columns that a read gives and an append cannot."""
+"""Metadata columns that a read returns and an append cannot set."""
 
 
 class Media(Enum):
-    """The kinds of bodies, by their media types."""
+    """Kinds of bodies, with their media types."""
 
     JSON = "application/json"
     NDJSON = "application/x-ndjson"
@@ -57,7 +58,8 @@ _NAMES = {
 
 
 def media_of(content_type: str | None, content_encoding: str | None = None) -> Media:
-    """What a body is, by its headers. Nothing is guessed: a form on a web page can send none of these by itself."""
+    """Return the kind of a body by its headers; Problem 415 for other headers. The kind is never guessed: a form on a web page
+    cannot send any of these content types without a script."""
     if content_encoding not in (None, "", "identity"):
         raise Problem(
             415,
@@ -78,17 +80,17 @@ def media_of(content_type: str | None, content_encoding: str | None = None) -> M
 
 
 class BodyReader:
-    """Makes rows of bodies for one topic; whether they fit it is for `conform` to say."""
+    """Parses bodies to rows for one topic; `conform` checks whether the rows fit the topic."""
 
     def __init__(
         self, topic: TopicDefinition, bytes_max: int, rows_max: int = ServerSettings.body_rows_max
     ) -> None:
-        """`bytes_max` and `rows_max`: what a body may have, in bytes as it is sent and in rows."""
+        """`bytes_max`: maximum size of a body as it is sent. `rows_max`: maximum number of its rows."""
         self._topic = topic
         self._rows_max = rows_max
         self._bounds = StreamBounds(rows_max, bytes_max * EXPANSION_MAX)
         self.size = 0
-        """About how many bytes the rows that were read last take in the columns of the topic."""
+        """Approximate size in bytes, in the columns of the topic, of the rows that were read last."""
 
     @cached_property
     def _types(self) -> dict[str, pa.DataType]:
@@ -96,7 +98,7 @@ class BodyReader:
 
     @cached_property
     def _row_bytes(self) -> int:
-        """What a row of JSON takes at least."""
+        """Minimum size of a row of JSON in the columns of the topic, in bytes."""
         return sum(map(null_bytes, self._types.values()))
 
     @cached_property
@@ -109,8 +111,8 @@ class BodyReader:
         return [(field, decode) for field in fields if (decode := json_decoder(field.type)) is not None]
 
     def rows(self, body: bytes, media: Media) -> Rows:
-        """The rows, with values of Python or Arrow; UsageError or BadRowError, with the place, where they cannot be read;
-        Problem 413 where they are more than a body may have."""
+        """Return the rows of a body, as Python or Arrow values. UsageError or BadRowError, which name the row or line, if they
+        cannot be read; Problem 413 if they exceed the limits."""
         if media is Media.ARROW:
             return self._arrow(body)
         rows = self._lines(body) if media is Media.NDJSON else self._document(body)
@@ -124,11 +126,11 @@ class BodyReader:
         return rows
 
     def _decode(self, rows: list[dict[str, Any]], field: pa.Field, decode: Callable[[Any], Any]) -> None:
-        """Put values in place of the texts that JSON has for them."""
+        """Replace the JSON values of a column by values of its type, in place."""
         name, given = field.name, InputRows(self._topic.name, "row {}", NOTHING_WRITTEN)
         for number, row in enumerate(rows):
             if not isinstance(row, dict):
-                continue  # type: ignore[unreachable]  # JSON may have anything here: refused later, with its number
+                continue  # type: ignore[unreachable]  # any JSON value: rejected later, with the row's number
             value = row.get(name)
             if value is None:
                 continue
@@ -164,7 +166,7 @@ class BodyReader:
         rows: list[dict[str, Any]] = []
         for number, line in enumerate(io.BytesIO(body), start=1):
             if line.isspace():
-                if number > 2 * self._rows_max:  # each costs time, though it is no row
+                if number > 2 * self._rows_max:  # empty lines cost time, too
                     raise self._too_many_rows()
                 continue
             try:
@@ -183,7 +185,8 @@ class BodyReader:
         return rows
 
     def _check_containers(self, body: bytes) -> None:
-        """Count before anything is parsed. Brackets inside of texts count too, which no usual body has so many of."""
+        """Raise Problem 413 for a body with too many objects and arrays, before it is parsed. Brackets within texts count, too;
+        usual bodies have far fewer of them than the limit."""
         most = CONTAINERS_PER_ROW * self._rows_max
         if len(body) > 2 * most and body.count(b"{") + body.count(b"[") > most:
             raise Problem(
@@ -231,10 +234,11 @@ class BodyReader:
             )
 
     def _size_of(self, rows: pa.Table) -> int:
-        """About how many bytes rows take in the columns of the topic. Columns that are not given are NULL, which takes bytes too."""
+        """Return the approximate size of rows in the columns of the topic, in bytes. Missing columns are NULL, which takes
+        space, too."""
         given = dict(zip(rows.schema.names, rows.columns, strict=True))
         size = 0
-        for name in given.keys() - self._types.keys():  # `_op`, and what is refused
+        for name in given.keys() - self._types.keys():  # `_op`, and columns that are rejected later
             size += sum(map(decoded_bytes, given[name].chunks))
         for name, kind in self._types.items():
             column = given.get(name)

@@ -39,7 +39,7 @@ class CommitIds:
 
     @property
     def end(self) -> int:
-        """The number after the last one."""
+        """The number after the last commit's."""
         return self.first + len(self.ids)
 
     def add(self, sequence: int, identity: str) -> None:
@@ -54,7 +54,7 @@ class CommitIds:
         return self.ids[sequence - self.first] if self.first <= sequence < self.end else ""
 
     def forget(self, before: int) -> None:
-        """Remove the ids of commits before a number, which are in files."""
+        """Remove the ids of commits before a number from memory; files have them."""
         del self.ids[: max(before - self.first, 0)]
         self.first = max(self.first, before)
 

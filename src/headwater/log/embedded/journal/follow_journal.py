@@ -56,7 +56,7 @@ class JournalFollower:
         self.faults = Faults(storage, clock)
         self.closed = False
         self.mended = False
-        """Whether lost or damaged records were recovered since the last checkpoint."""
+        """Whether damaged records were repaired or left out since the last checkpoint."""
         self.boot = storage.boot_id()[:16]
         self.published = PublishedHead(storage, self.boot)
         self.head = Head(0, 0, 0)

@@ -115,7 +115,7 @@ class Frame:
 
     @cached_property
     def latest(self) -> int:
-        """The highest event time among its rows."""
+        """The highest event time of the frame's rows."""
         return latest_of(self.times) if self.times is not None else NONE
 
     @property

@@ -79,7 +79,7 @@ class Damage:
 
 
 def proven(records: Iterable[Scanned], number: int) -> int:
-    """Return the byte of journal `number` up to which these records prove that it was durable."""
+    """Return the byte of journal `number` up to which the journal was durable, as the `d` fields of these records state."""
     proofs = [s.record["d"] for s in records if "d" in s.record]
     return max(
         (byte if journal == number else 1 << 62 for journal, byte in proofs if journal >= number), default=0
@@ -186,7 +186,8 @@ def read_head(file: File, beyond: int = 0) -> tuple[Head | None, bytes]:
 
 @lru_cache(maxsize=16)
 def _head_of(data: bytes) -> Head | None:
-    """What was published in these bytes, which most looks find as the one before did; None if they are damaged."""
+    """Decode the bytes of a published head; None if they are damaged. Cached, because most reads return the same bytes as the
+    last."""
     body = data[: _HEAD.size]
     if _CHECKSUM.unpack_from(data, _HEAD.size)[0] != xxhash.xxh3_64_intdigest(body):
         return None

@@ -38,7 +38,7 @@ class Segment:
     w0: int
     w1: int
     tmax: int
-    """Highest event time of its records."""
+    """Highest event time of the segment's records."""
     index: list[list[int]] = field(default_factory=list)
     closed: bool = False
     compacted: bool = False
@@ -119,7 +119,7 @@ class TopicState:
 
     @property
     def folder(self) -> str:
-        """The folder of its files."""
+        """The folder of the topic's files."""
         return f"topics/{self.definition.name}-{self.id}"
 
 

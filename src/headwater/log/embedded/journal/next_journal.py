@@ -1,4 +1,4 @@
-"""Begins and enters the next journal: after a checkpoint, or in place of a writer that does not move."""
+"""Begins and enters the next journal: after a checkpoint, or to fence a frozen writer."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ class NextJournal:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[bool]:
-        """Hold the lock of the next journal, created if it is missing, and yield whether this process has to begin it: not if
-        others have begun it, or have removed the current journal, and perhaps the next one, since. The file is removed if it
-        was not begun."""
+        """Hold the lock of the next journal, created if it is missing, and yield whether this process must begin it. False if
+        another process has begun it, or has since removed the current journal (and perhaps the next one). At the end, a file
+        that was not begun is removed."""
         name = journal_name(self._journal.number + 1)
         while True:
             with contextlib.closing(self._journal.storage.open(name, create=True)) as file:
                 self._wait_for(file)
-                if not file.linked():  # the previous holder of the lock began or removed it
+                if not file.linked():  # the previous holder of the lock replaced or removed the file
                     continue
                 begun = recovery.begin_of(self._journal.storage, self._journal.number + 1) is not None
                 try:

@@ -23,7 +23,7 @@ class _Watcher(Protocol):
 
 
 class _Inotify:
-    """Linux: one inotify instance, one watch per file."""
+    """Watches files on Linux, with one inotify instance and one watch per file."""
 
     def __init__(self) -> None:
         import inotify_simple
@@ -55,7 +55,7 @@ class _Inotify:
 
 
 class _Kqueue:
-    """macOS and BSD: a vnode filter per file."""
+    """Watches files on macOS and BSD, with one kqueue and a vnode filter per file."""
 
     def __init__(self) -> None:
         self._queue = select.kqueue()  # type: ignore[attr-defined,unused-ignore]
