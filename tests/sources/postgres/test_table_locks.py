@@ -88,7 +88,11 @@ def test_a_slot_that_a_killed_process_had_begun_to_create_is_waited_for(
         session.execute("PREPARE TRANSACTION 'under way'")
     follower.open()
     until_state(follower, "waiting until transactions that are under way have ended")
-    follower.close()  # the server goes on with CREATE_REPLICATION_SLOT
+    while not session.execute(
+        "SELECT 1 FROM pg_replication_slots WHERE database = current_database()"
+    ).fetchone():
+        assert isinstance(follower.step(), Quiet)  # the server has not begun with CREATE_REPLICATION_SLOT
+    follower.close()  # the server goes on with it
     follower.open()
     until_state(follower, "is being created by process")
     session.execute("COMMIT PREPARED 'under way'")
