@@ -57,6 +57,18 @@ def standings(log: Log, manifest: Manifest | None) -> list[ViewStatus]:
     return found
 
 
+def left_out(log: Log, manifest: Manifest | None) -> dict[str, dict[str, int]]:
+    """Return, by view, how many rows it has failed on, diverted and dropped; views that left out none are omitted."""
+    from headwater.engine.collections.workload import definitions, state_of
+
+    found = {}
+    for name, view in sorted(definitions(log).items()):
+        state = state_of(log, view, manifest)
+        if state is not None and any(len(counts) > 1 for counts in (state.record.ledger or {}).values()):
+            found[name] = account_of(state)
+    return found
+
+
 def account_of(state: ViewState | None) -> dict[str, int]:
     """Return the accounts of the rows that a view has taken in, summed over all topics."""
     from headwater.engine.collections.row_ledger import balanced, total

@@ -17,7 +17,7 @@ from headwater.log.protocol import Log
 from headwater.queues.queue_definition import QUEUE, QueueDefinition
 from headwater.sources.files.options import is_errors_topic
 from headwater.sources.source_runner import producer_of
-from headwater.views.view_status import standings
+from headwater.views.view_status import left_out
 
 if TYPE_CHECKING:
     from headwater.views.view_manager import Views
@@ -100,8 +100,7 @@ def _noted(log: Log, made: SourceDefinition) -> Mapping[str, Any]:
 
 
 def _of_views(log: Log, views: Views, waiting: Open) -> Iterator[RejectedRows]:
-    for view in standings(log, views.store.latest_whole()):
-        name, account = view.view, view.ledger
+    for name, account in left_out(log, views.store.latest_whole()).items():
         letters = waiting.get(("view", name))
         yield RejectedRows("view", name, "diverted", account["failed"], letters, _letters_of(name))
         yield RejectedRows("view", name, "late", account["diverted"], where=f"headwater late {name}")
