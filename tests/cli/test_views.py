@@ -329,7 +329,9 @@ def test_names_that_are_not_there_are_answered_with_what_was_probably_meant(run:
         ("DROP TOPIC revenue", "there is no topic 'revenue'", "revenue is a view: DROP VIEW revenue"),
         ("DROP TOPIC order", "there is no topic 'order'", "did you mean orders?"),
     ]:
-        assert run("sql", statement, status=1).stderr.startswith(f"error: {sentence}\nhint: {hint}\ncode: ")
+        kind = "view" if sentence.startswith("there is no view") else "topic"
+        code = f"code: {kind}-not-found (docs/error-codes.md)"
+        assert run("sql", statement, status=1).stderr == f"error: {sentence}\nhint: {hint}\n{code}\n"
 
 
 def test_records_that_are_kept_for_views_are_no_cursor_that_is_behind(run: Run) -> None:

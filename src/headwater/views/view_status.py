@@ -64,7 +64,8 @@ def left_out(log: Log, manifest: Manifest | None) -> dict[str, dict[str, int]]:
     found = {}
     for name, view in sorted(definitions(log).items()):
         state = state_of(log, view, manifest)
-        if state is not None and any(len(counts) > 1 for counts in (state.record.ledger or {}).values()):
+        ledger = state.record.ledger if state is not None else None
+        if ledger and any(counts.keys() - {"read"} for counts in ledger.values()):
             found[name] = account_of(state)
     return found
 
