@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -27,17 +28,34 @@ class ResponseFormat(Enum):
     EVENTS = "text/event-stream"
 
 
+FEW_ROWS = 16
+"""Number of rows up to which one row at a time is written faster than columns are."""
 _ANY = {"*/*", "application/*", ""}
 _ALSO = {"application/ndjson": ResponseFormat.NDJSON, "application/jsonl": ResponseFormat.NDJSON}
 
 
-def form_of(
-    request: Request,
-    offered: Sequence[ResponseFormat] = (ResponseFormat.JSON, ResponseFormat.NDJSON, ResponseFormat.ARROW),
-) -> ResponseFormat:
+_ROWS = (ResponseFormat.JSON, ResponseFormat.NDJSON, ResponseFormat.ARROW)
+
+
+def form_of(request: Request, offered: tuple[ResponseFormat, ...] = _ROWS) -> ResponseFormat:
     """Return the format that the Accept header prefers; the first one offered if the client accepts any; Problem 406."""
+    accepted = request.headers.get("accept", "*/*")
+    preferred = _preferred(accepted, offered)
+    if preferred is None:
+        raise Problem(
+            406,
+            "not-acceptable",
+            f"there is no answer of type {accepted!r}",
+            hint="Accept: " + ", ".join(form.value for form in offered),
+        )
+    return preferred
+
+
+@lru_cache(maxsize=64)
+def _preferred(accepted: str, offered: tuple[ResponseFormat, ...]) -> ResponseFormat | None:
+    """Return the format that an Accept header prefers, or None if it accepts none of those offered."""
     wanted: list[tuple[float, int, str]] = []
-    for part in request.headers.get("accept", "*/*").split(","):
+    for part in accepted.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))
         quality = next((_quality(p) for p in parameters if p.startswith("q=")), 1.0)
         if quality > 0:
@@ -48,12 +66,7 @@ def form_of(
             return known[name]
         if name in _ANY or (name == "text/*" and ResponseFormat.EVENTS in offered) or name == "text/html":
             return offered[0]
-    raise Problem(
-        406,
-        "not-acceptable",
-        f"there is no answer of type {request.headers.get('accept')!r}",
-        hint="Accept: " + ", ".join(form.value for form in offered),
-    )
+    return None
 
 
 def _quality(text: str) -> float:
@@ -89,13 +102,23 @@ def json_objects(table: pa.Table | pa.RecordBatch) -> list[str]:
         table = concat_rows(table.to_batches(), table.schema)
     if not table.num_columns or not table.num_rows:
         return ["{}"] * table.num_rows
+    names = distinct(table.schema.names)
+    if table.num_rows <= FEW_ROWS and all(map(_is_plain_in_json, table.schema.types)):
+        columns = [column.to_pylist() for column in table.columns]
+        rows = zip(*columns, strict=True)
+        return [orjson.dumps(dict(zip(names, row, strict=True))).decode("utf-8") for row in rows]
     pieces: list[Any] = []
-    for name, column in zip(distinct(table.schema.names), table.columns, strict=True):
+    for name, column in zip(names, table.columns, strict=True):
         label = ("," if pieces else "{") + orjson.dumps(name).decode("utf-8") + ":"
         texts = json_texts(column)
         pieces += [label, pc.fill_null(texts, "null") if texts.null_count else texts]
     joined = pc.binary_join_element_wise(*pieces, "}", "")
     return [str(text) for text in joined.to_pylist()]
+
+
+def _is_plain_in_json(kind: pa.DataType) -> bool:
+    """Whether orjson writes values of a type exactly as `json_texts` does."""
+    return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind)
 
 
 def arrow_bytes(table: pa.Table) -> bytes:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import suppress
+from typing import TypeVar, cast
 
 from headwater.web.problems import Problem, retry_after
 
@@ -29,8 +31,9 @@ class WorkerPool:
         spare: int = SPARE,
     ) -> None:
         self._threads = ThreadPoolExecutor(threads * (1 + spare), f"headwater-web-{name}")
-        self._places = asyncio.Semaphore(threads)
+        self._free = threads
         self._spare = threads * spare
+        self._waiting: deque[_Job] = deque()
         self._most = waiting_max
         self._seconds = seconds
         self._retry_after_s = retry_after_s
@@ -52,53 +55,83 @@ class WorkerPool:
                 hint="come again a little later",
                 headers=retry_after(self._retry_after_s),
             )
+        loop = asyncio.get_running_loop()
+        job = _Job(act, loop.create_future())
         bound = self._seconds if seconds is None else seconds
-        place: _Place | None = None
+        limit = loop.call_later(bound, self._expire, job, late or too_slow, bound)
         self._count += 1
         try:
-            async with asyncio.timeout(bound) as limit:
-                await self._places.acquire()
-                work = asyncio.get_running_loop().run_in_executor(self._threads, act)
-                place = _Place(self, work)
-                return await asyncio.shield(work)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            if place is not None:
-                place.leave()
-            raise (late or too_slow)(bound) from None
+            if self._free:
+                self._start(job)
+            else:
+                self._waiting.append(job)
+            return cast(T, await job.answer)
         finally:
+            limit.cancel()
             self._count -= 1
 
     async def close(self) -> None:
         """Cancel waiting requests, and wait for running ones to end."""
+        while self._waiting:
+            self._waiting.popleft().answer.cancel()
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
+    def _start(self, job: _Job) -> None:
+        self._threads.submit(job.work, self._ended)
+        self._free -= 1
+        job.has_thread = True
 
-class _Place:
-    """The use of a thread by a request, until its work ends, or until the request was answered and an extra thread
-    replaces it."""
+    def _expire(self, job: _Job, late: Callable[[float], Problem], bound: float) -> None:
+        """Answer a request whose time is over, and let an extra thread replace the one that still works on it."""
+        if job.answer.done():
+            return
+        job.answer.set_exception(late(bound))
+        if job.has_thread and self._spare > 0:
+            self._spare -= 1
+            job.is_replaced = True
+            self._freed()
 
-    def __init__(self, work: WorkerPool, future: asyncio.Future[T]) -> None:
-        self._work = work
-        self._left = False
-        future.add_done_callback(self._ended)
-
-    def leave(self) -> None:
-        """Free the place for another request, while the thread continues."""
-        if self._work._spare > 0 and not self._left:
-            self._left = True
-            self._work._spare -= 1
-            self._work._places.release()
-
-    def _ended(self, future: asyncio.Future[T]) -> None:
-        if not future.cancelled():
-            future.exception()  # marks the exception as retrieved: the request may have been answered already
-        if self._left:
-            self._work._spare += 1
+    def _ended(self, job: _Job, result: object, error: BaseException | None) -> None:
+        """Pass on what a thread returned, unless the request was answered already, and give the thread to the next."""
+        if not job.answer.done():
+            if error is None:
+                job.answer.set_result(result)
+            else:
+                job.answer.set_exception(error)
+        if job.is_replaced:
+            self._spare += 1
         else:
-            self._left = True
-            self._work._places.release()
+            self._freed()
+
+    def _freed(self) -> None:
+        self._free += 1
+        while self._waiting:
+            job = self._waiting.popleft()
+            if not job.answer.done():  # its client is gone, or its time was over
+                self._start(job)
+                return
+
+
+class _Job:
+    """A function that a request waits for, and the future of its result."""
+
+    def __init__(self, act: Callable[[], object], answer: asyncio.Future[object]) -> None:
+        self._act = act
+        self.answer = answer
+        self.has_thread = False
+        self.is_replaced = False
+        """Whether the request was answered before its work ended, and an extra thread took the place of this one."""
+
+    def work(self, ended: Callable[[_Job, object, BaseException | None], None]) -> None:
+        """Call the function, in a thread, and pass its result or error to `ended`, in the event loop."""
+        result: object = None
+        error: BaseException | None = None
+        try:
+            result = self._act()
+        except BaseException as raised:  # noqa: BLE001 - raised again where the result is awaited
+            error = raised
+        with suppress(RuntimeError):  # the event loop was closed while the function ran
+            self.answer.get_loop().call_soon_threadsafe(ended, self, result, error)
 
 
 def query_too_slow(seconds: float) -> Problem:
