@@ -24,6 +24,7 @@ SUBJECTS = (
     "following",
     "views",
     "ticks",
+    "backlog",
     "pacing",
     "windows",
     "skew",

@@ -20,6 +20,7 @@ LONG = (
     "skew",
     "sketches",
     "ticks",
+    "backlog",
     "writers",
     "statsd",
     "serving",

@@ -4,6 +4,7 @@ Called by cli, verify, views; imports catalog, core, log, operators, plan, state
 
 In import order, bottom to top:
 
+    tick_budget          how many rows a tick may take in, by the memory that ticks use
     backfill_parts       the parts of a backfill, and when an error over one of them counts
     collection_progress  positions and status of a collection before and after a tick
     collection_states    states of views, tables and derived relations as a manifest has them

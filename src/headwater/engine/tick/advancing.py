@@ -25,7 +25,6 @@ from headwater.engine.dataflow.executor import RowsInMemory, StageRows, run_one
 from headwater.engine.input.log_range import log_ranges
 from headwater.engine.merging.run_compaction import merged_run
 from headwater.engine.row_errors.late_rows import watermarks_at
-from headwater.engine.tick import backfill_parts
 from headwater.engine.tick.backfill_parts import PASSING, is_early, is_passing, more_rows
 from headwater.engine.tick.collection_progress import CollectionProgress
 from headwater.engine.tick.planning import TickPlan
@@ -146,7 +145,7 @@ class TickAdvance:
         If a part fails with an error that more rows may avoid, it is read again with twice as many rows.
         """
         first, watermarks = not progress.begun, progress.watermarks
-        rows = min(backfill_parts.BACKFILL_ROWS, self._target.rows_max)
+        rows = self._target.part_rows
         while True:
             target, sequence = self._part(unit, progress, rows)
             joins = sequence >= self._target.sequence

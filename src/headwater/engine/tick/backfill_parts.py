@@ -18,15 +18,22 @@ from headwater.engine.collections.collections import Collection, ViewCollection
 from headwater.engine.dataflow.dataflow_stages import source_change
 from headwater.engine.dataflow.executor import Rows, size
 from headwater.engine.dataflow.linear import renamed
+from headwater.engine.tick.tick_budget import TICK_ROWS
 from headwater.operators import graph as g
 from headwater.operators.zset.delta import Delta
 
 BACKFILL_ROWS = 500_000
-"""Maximum number of rows that a view that is behind reads per tick: enough for throughput, few enough not to delay the
-others."""
+"""Number of rows that a view that is behind reads per tick while live views wait for the tick: enough for throughput, few
+enough not to delay the others."""
 PASSING = (EvaluationError, ArithmeticOverflowError)
 """Errors that may disappear with more rows."""
 Changes = Mapping[str, Rows]
+
+
+def part_rows(rows_max: int, *, is_waited_for: bool) -> int:
+    """Return how many rows a view that is behind may read in a tick of at most `rows_max` rows. `is_waited_for`: whether
+    live views wait for the tick; otherwise the part is as much larger as the tick may be larger than usual."""
+    return min(rows_max, BACKFILL_ROWS * (1 if is_waited_for else max(1, rows_max // TICK_ROWS)))
 
 
 def is_passing(unit: Collection, changes: Changes, error: HeadwaterError) -> bool:

@@ -10,6 +10,7 @@ manifest: after a crash at any point, the last tick is still there, and the next
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,9 @@ from headwater.engine.metrics.phases import Phases
 from headwater.engine.metrics.rows_taken import ReadSpan
 from headwater.engine.metrics.tick_totals import NAME as FIGURES
 from headwater.engine.metrics.tick_totals import TickFigures, figures_of
+from headwater.engine.tick import backfill_parts
 from headwater.engine.tick.deletion_run import DeletionRun
+from headwater.engine.tick.tick_budget import TICK_SECONDS_MAX, TickBound, TickBudget, is_too_large
 from headwater.engine.tick.tick_run import TickRun
 from headwater.engine.tick.tick_state import TickEnvironment, TickTarget
 from headwater.log.cuts import next_cut
@@ -41,8 +44,6 @@ from headwater.state.manifest import Manifest
 from headwater.state.ownership import Ownership
 from headwater.state.store import StateStore
 
-TICK_ROWS_MAX = 1_000_000
-"""Default maximum number of rows per tick; it bounds the memory that a long history takes."""
 TICKS_KEPT = 100
 """Default number of past ticks that can be read directly; older ones are garbage-collected."""
 TICKS_KEPT_US = parse_span_us("5 minutes")
@@ -55,6 +56,7 @@ LOOK_EVERY_MS = 5_000.0
 """Interval at which a running engine checks its state files for loss or modification."""
 
 _ENGINE, _TICKS = "engine", "ticks"
+_log = logging.getLogger("headwater")
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Engine:
         self._keep_ticks = options.keep_ticks
         clear_faults(log.faults)
         self._merging = self._new_merging() if options.in_background else None
+        self._budget = TickBudget(seconds_max=TICK_SECONDS_MAX if options.in_background else None)
         self._bases = Bases(store.storage)
         self.manifest, self._is_restored = self._begin()
         self._damaged = {} if self.manifest is None else lost(store, self.manifest)
@@ -120,8 +123,8 @@ class Engine:
         """Time per phase of the tick under way, or else of the last tick, even if that failed."""
 
     def tick(self, rows_max: int | None = None) -> TickReport | None:
-        """Run a tick that advances every view by at most `rows_max` rows of the log; return None if there is nothing to do."""
-        rows_max = rows_max or TICK_ROWS_MAX
+        """Run a tick that advances every view by at most `rows_max` rows of the log, or by as many as the memory allows;
+        return None if there is nothing to do."""
         started = self._clock.steady_ms()
         self._ownership.beat()
         before = self.manifest
@@ -135,7 +138,14 @@ class Engine:
             return None
         if deleted:
             self._end_merges()
-        run = self._run(workload, before, rows_max, watch, deleted)
+        bound = (
+            self._budget.bound(self._log, workload.units, before) if rows_max is None else TickBound(rows_max)
+        )
+        with self._budget.watching(bound) as memory:
+            run = self._run(workload, before, bound.rows_max, watch, deleted)
+        if memory is not None:
+            seconds = (self._clock.steady_ms() - started) / 1000
+            self._budget.measured(run.state.inputs.rows, memory.peak, seconds)
         if not (run.commit.is_worth_it() or self._is_restored or followed):
             self._store.abandon(run.state.writer)
             return None
@@ -222,7 +232,9 @@ class Engine:
                 with watch(phases.PLAN):
                     workload = self._workload(before)
                 continue
-            target = TickTarget(self.next_tick(), self._ownership.epoch, positions, sequence, rows_max)
+            is_waited_for = self._merging is not None and bool(_served(before))
+            part_rows = backfill_parts.part_rows(rows_max, is_waited_for=is_waited_for)
+            target = TickTarget(self.next_tick(), self._ownership.epoch, positions, sequence, part_rows)
             environment = TickEnvironment(
                 self._log, self._store, self._bases, watch, self._executor, self._merging
             )
@@ -239,6 +251,12 @@ class Engine:
                 if found.keys() <= self._damaged.keys():
                     raise
                 self._damaged |= found
+            except Exception as error:
+                self._store.abandon(run.state.writer)
+                if not is_too_large(error) or rows_max == 1:
+                    raise
+                rows_max = self._budget.halved(min(rows_max, run.state.inputs.rows))
+                _log.warning("a tick is run again with at most %d rows: %s", rows_max, error)
             except BaseException:
                 self._store.abandon(run.state.writer)
                 raise

@@ -46,7 +46,8 @@ class TickTarget:
     positions: Ends
     sequence: int
     """The log commit at the cut."""
-    rows_max: int
+    part_rows: int
+    """How many rows a collection that is behind may take in."""
 
 
 class TickState:
