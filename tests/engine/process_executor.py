@@ -39,7 +39,8 @@ from headwater.engine.dataflow.executor import (
     run_one,
     size,
 )
-from headwater.engine.dataflow.placement import divided, ranges
+from headwater.engine.dataflow.placement import ranges
+from headwater.engine.dataflow.spark_tasks import divided
 from headwater.engine.input.log_input import Inputs
 from headwater.engine.input.log_range import LogRange, log_ranges
 from headwater.engine.metrics.phases import Phases

@@ -30,7 +30,8 @@ from headwater.core.errors import SparkJobError, UsageError
 from headwater.core.storage import Storage
 from headwater.engine.dataflow.keyed_operators import KeyedOperator
 from headwater.engine.dataflow.operator_interface import ArrangementSpec
-from headwater.engine.dataflow.placement import Placement, RunParts, divided, ranges
+from headwater.engine.dataflow.placement import Placement, RunParts, ranges
+from headwater.engine.dataflow.spark_tasks import divided
 from headwater.engine.merging.run_compaction import Compaction, Due, merged_run
 from headwater.operators.zset.delta import Delta
 from headwater.operators.zset.runs import Key, Run, key_hashes

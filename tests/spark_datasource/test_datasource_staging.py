@@ -13,8 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import headwater as hw
 from headwater.core.errors import BadRowError, TopicNotFoundError, UsageError
+from headwater.log.embedded.open_logs import OPEN_MAX, open_log
 from headwater.spark_datasource.datasource import HeadwaterDataSource
-from headwater.spark_datasource.open_logs import OPEN_MAX, open_log
 from headwater.spark_datasource.topic_writer import StagedRows, TopicStreamWriter
 
 COLUMNS = StructType([StructField("n", LongType())])

@@ -5,7 +5,6 @@ Called by Spark, through `pyspark_headwater`; imports catalog, core, log, operat
 In import order, bottom to top:
 
     offsets       offsets of a streaming query, as its checkpoint stores them
-    open_logs     logs kept open between tasks of one process
     options       options of a read or a write
     conversion    schemas and batches converted between Headwater and Spark
     topic_reader  reading a topic, by partitions

@@ -20,9 +20,9 @@ from headwater.core.errors import UsageError, ViewNotFoundError, ViewUnavailable
 from headwater.core.storage import Storage
 from headwater.log.append_rows import make_producer
 from headwater.log.embedded.embedded_log import EmbeddedLog
+from headwater.log.embedded.open_logs import open_log
 from headwater.log.protocol import Producer
 from headwater.log.reader import OnGap, Start
-from headwater.spark_datasource.open_logs import open_log
 from headwater.state.store import StateStore
 
 ROWS_PER_TASK = 250_000

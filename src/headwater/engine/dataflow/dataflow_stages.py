@@ -14,10 +14,12 @@ import pyarrow as pa
 
 from headwater.core.errors import EvaluationError
 from headwater.engine.dataflow.executor import Added, Rows, StageProgram
+from headwater.engine.dataflow.keyed_operators import KeyedOperator
 from headwater.engine.dataflow.linear import renamed
 from headwater.engine.dataflow.operator_interface import Operator, StepState
 from headwater.engine.dataflow.operators.close import CloseOperator
 from headwater.engine.dataflow.operators.registry import kind_of
+from headwater.engine.dataflow.portable_stages import PortableInput, PortableOperator, PortableStage
 from headwater.engine.dataflow.window_preaggregation import WindowPreaggregation
 from headwater.operators import graph as g
 from headwater.operators.zset.delta import Delta
@@ -81,6 +83,13 @@ class DataflowStage(StageProgram):
         self.source_names = tuple(cast(g.SourceNode, each.node).name for each in self._sources)
         """Names of the sources that the stage reads; they are the first of its inputs."""
         own = {each.place for each in members}
+        self._schemas = {
+            place: child.schema
+            for each in members
+            for place, child in zip(each.inputs, each.node.inputs, strict=False)
+        }
+        self._portable: PortableStage | None = None
+        self._is_portable = preaggregation is None and not self._is_linear
         below = dict.fromkeys(i for each in members for i in each.inputs if i not in own)
         self.reads = tuple(below)
         """Places of the outputs of earlier stages that the stage reads; they are the inputs after the sources."""
@@ -132,6 +141,36 @@ class DataflowStage(StageProgram):
 
     def named(self, output: Delta) -> Delta:
         return self._head.named(output)
+
+    def portable(self) -> PortableStage | None:
+        if self._is_portable and self._portable is None:
+            self._portable = self._made_portable()
+            self._is_portable = self._portable is not None
+        return self._portable
+
+    def _made_portable(self) -> PortableStage | None:
+        operator = self._head.operator
+        if not isinstance(operator, KeyedOperator) or not operator.keys or not all(map(len, operator.keys)):
+            return None
+        if any(isinstance(each.node, g.Constant) or _calls_user_code(each.node) for each in self._linear):
+            return None  # constants are rows of the first step alone; user code is known to this process
+        sources = [_portable_input(each) for each in self._sources]
+        earlier = [PortableInput(place, self._schemas[place]) for place in self.reads]
+        linear = [
+            PortableOperator(each.place, each.inputs, each.operator, each.node.schema)
+            for each in self._linear
+        ]
+        stage = PortableStage((*sources, *earlier), tuple(linear), self._head.inputs, operator.keys, operator)
+        return None if stage.pickled is None else stage
+
+
+def _calls_user_code(node: g.Node) -> bool:
+    return isinstance(node, g.Map) and any(isinstance(step, g.UdfCall) for step in node.steps)
+
+
+def _portable_input(source: PlacedOperator) -> PortableInput:
+    assert isinstance(source.node, g.SourceNode)
+    return PortableInput(source.place, source.node.schema, source.node.columns, source.node.hidden)
 
 
 def divided(operators: Sequence[PlacedOperator]) -> list[list[PlacedOperator]]:

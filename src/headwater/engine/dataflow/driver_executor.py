@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from headwater.core.errors import ArithmeticOverflowError, EvaluationError, HeadwaterError
-from headwater.engine.dataflow.executor import Added, BoundStage, RowsInMemory, StageResult, Step
+from headwater.engine.dataflow.executor import Added, BoundStage, RowsInMemory, RunParts, StageResult, Step
+from headwater.engine.dataflow.operator_interface import ArrangementSpec
 from headwater.engine.dataflow.placement import Placement
 from headwater.operators.aggregate import stacking
 from headwater.operators.aggregate.aggregate import AggregateStep
 from headwater.operators.aggregate.stacking import StackableStep, step_stacked
 from headwater.operators.zset.delta import Delta
+from headwater.operators.zset.runs import Run
 
 
 class DriverExecutor:
@@ -32,6 +34,18 @@ class DriverExecutor:
     ) -> None:
         """Run steps to completion (`Executor.run`); each runs until its next small step that can be stacked, and waits
         for the others."""
+        try:
+            self._run_all(steps, done, failed)
+        finally:
+            if self._placement is not None:
+                self._placement.release()
+
+    def _run_all(
+        self,
+        steps: Iterable[Step],
+        done: Callable[[Step], None],
+        failed: Callable[[Step, HeadwaterError], None],
+    ) -> None:
         under_way: Iterable[Step] = steps
         while True:
             stopped: list[tuple[Step, BoundStage, StackableStep]] = []
@@ -73,6 +87,9 @@ class DriverExecutor:
     def _run(self, stage: BoundStage) -> StageResult | StackableStep:
         """Run a stage; if its operator's step can be stacked, return that step instead of running it."""
         program, state = stage.program, stage.state
+        if self._placement is not None and (whole := self._placement.stage(stage)) is not None:
+            output, parts = whole
+            return StageResult(output, _by_slot(stage, parts))
         given = program.evaluate([rows.load() for rows in stage.inputs], first=stage.first)
         if (output := program.without_state(given, first=stage.first)) is not None:
             return StageResult(RowsInMemory(output))
@@ -107,9 +124,12 @@ def _resume(step: Step, stage: BoundStage, small: StackableStep, outcome: Aggreg
 
 
 def _result(stage: BoundStage, output: Delta, added: Added) -> StageResult:
-    slots = stage.program.slots
-    runs = {slot: run for slot, run in zip(slots, added, strict=False) if len(run)}
-    return StageResult(RowsInMemory(stage.program.named(output)), runs)
+    return StageResult(RowsInMemory(stage.program.named(output)), _by_slot(stage, added))
+
+
+def _by_slot(stage: BoundStage, added: Added) -> dict[ArrangementSpec, Run | RunParts]:
+    """Return the runs that a step has added, without empty ones, by arrangement."""
+    return {slot: run for slot, run in zip(stage.program.slots, added, strict=False) if len(run)}
 
 
 def _stacked(asked: Sequence[StackableStep]) -> list[AggregateStep | None]:

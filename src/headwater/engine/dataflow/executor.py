@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headwater.core.errors import EvaluationError, HeadwaterError
 from headwater.engine.dataflow.operator_interface import ArrangementSpec, Operator, StepState
+from headwater.engine.dataflow.portable_stages import PortableStage
 from headwater.operators.zset.delta import Delta
 from headwater.operators.zset.runs import Key, Run
 from headwater.state.run_refs import RunRef
@@ -40,6 +41,32 @@ class StageRows(Protocol):
 
     def weight(self) -> int:
         """Return the number of inserted rows minus the number of retracted rows."""
+
+
+@dataclass(frozen=True)
+class LogScan:
+    """Ranges of a topic that any process with access to the log can read."""
+
+    topic: str
+    columns: tuple[str, ...]
+    """The topic's own columns, in their order."""
+    spans: tuple[tuple[int, int, int], ...]
+    """Partitions, each with a half-open range of offsets."""
+
+    @property
+    def rows_max(self) -> int:
+        """The largest number of records that the ranges can have."""
+        return sum(stop - begin for _, begin, stop in self.spans)
+
+
+class LogRows(StageRows, Protocol):
+    """Rows that are ranges of the log."""
+
+    def scan(self) -> LogScan | None:
+        """Return the ranges; None if only this process can read them, or if it has read them already."""
+
+    def was_scanned(self, rows: Mapping[int, int]) -> None:
+        """Record that other processes have read the ranges, with the number of records by partition."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +136,10 @@ class StageProgram(ABC):
     def named(self, output: Delta) -> Delta:
         """Return an output of the step with the column names that its readers expect."""
         return output
+
+    def portable(self) -> PortableStage | None:
+        """Return the program in a form that tasks on other machines can run; None if it needs this process or its JVM."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)

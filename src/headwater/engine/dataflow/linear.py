@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from headwater.engine.dataflow.arrow_expressions import FAILURES, Native, native
 from headwater.engine.dataflow.jvm_expressions import Compiled, Evaluator, conformed
+from headwater.engine.dataflow.portable_stages import NotPortableError
 from headwater.operators import graph as g
 from headwater.operators.zset.delta import Delta, concat
 from headwater.plan.relations.relations import Bound, NotIn
@@ -34,14 +35,16 @@ def compile_map(node: g.Map, evaluator: Evaluator) -> LinearStep:
         if isinstance(step, g.Filter) and isinstance(after, g.Project):
             steps[place] = _filter(compile_values([step.condition], evaluator), columns_of(after.expressions))
 
+    schema = node.schema  # without the node, whose expressions are of the JVM, the function can be pickled
+
     def run(delta: Delta) -> Delta:
         for step in steps:
             if not len(delta):
                 break
             delta = step(delta)
         if not len(delta):
-            return Delta.empty(node.schema)
-        return delta.renamed(renamed(delta.rows, node.schema))
+            return Delta.empty(schema)
+        return delta.renamed(renamed(delta.rows, schema))
 
     return run
 
@@ -81,6 +84,29 @@ def as_mask(values: pa.Array) -> Mask:
 
 Values = Callable[[pa.RecordBatch, int], list[pa.Array]]
 """Function of rows and their number that returns the value of each expression."""
+
+
+class CompiledValues:
+    """The values of several expressions. Where all are evaluated on Arrow, it is pickled without the JVM: an expression that
+    fails there raises one of `FAILURES`, instead of being evaluated by Spark."""
+
+    def __init__(self, values: Values, natives: Sequence[Native] | None) -> None:
+        self._values = values
+        self._natives = natives
+
+    def __call__(self, rows: pa.RecordBatch, count: int) -> list[pa.Array]:
+        """Return the value of each expression."""
+        return self._values(rows, count)
+
+    def __reduce__(self) -> tuple[Callable[[Sequence[Native]], Values], tuple[Sequence[Native]]]:
+        if self._natives is None:
+            raise NotPortableError("an expression is evaluated by the JVM")
+        return native_values, (self._natives,)
+
+
+def native_values(natives: Sequence[Native]) -> Values:
+    """Return the values of expressions that are all evaluated on Arrow."""
+    return lambda rows, count: [native(rows, count) for native in natives]
 
 
 def compile_values(expressions: Sequence[g.Expression], evaluator: Evaluator) -> Values:
@@ -125,7 +151,7 @@ def compile_values(expressions: Sequence[g.Expression], evaluator: Evaluator) ->
             found.update((place, r) for (place, _), r in zip(handles, results, strict=True))
         return [found[i] for i in range(len(expressions))]
 
-    return values
+    return CompiledValues(values, None if handles else [natives[i] for i in range(len(expressions))])
 
 
 def _column(index: int) -> Native:

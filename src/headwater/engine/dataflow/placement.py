@@ -10,24 +10,41 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeGuard, cast
 
-import numpy as np
 import pyarrow as pa
 
 from headwater.core.errors import SparkJobError, UsageError
-from headwater.engine.dataflow.executor import RunParts
+from headwater.engine.dataflow import stage_tasks
+from headwater.engine.dataflow.executor import (
+    BoundStage,
+    LogRows,
+    LogScan,
+    RowsInMemory,
+    RunParts,
+    StageRows,
+    size,
+)
 from headwater.engine.dataflow.keyed_operators import KeyedOperator
 from headwater.engine.dataflow.operator_interface import Operator, TickContext
-from headwater.engine.dataflow.spark_tasks import SCHEMA, DividedStep, TaskOutcome, input_file, task
+from headwater.engine.dataflow.spark_tasks import (
+    SCHEMA,
+    DividedStep,
+    TaskOutcome,
+    divided,
+    input_file,
+    task,
+)
+from headwater.engine.dataflow.stage_tasks import DividedStage, FilePiece, LogPiece
 from headwater.operators.zset.delta import Delta, concat
-from headwater.operators.zset.runs import Key, key_hashes
 from headwater.state.run_refs import RunRef
 from headwater.state.task_exchange import Exchange
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 PLACEMENT = "HEADWATER_PLACEMENT"
 """Environment variable: `driver`, `tasks` (every step that can be divided, however small), or `auto`, the default."""
@@ -36,6 +53,8 @@ ROWS_MIN = "HEADWATER_PLACED_ROWS_MIN"
 also enables tasks in local mode, where they are not used by default, because they are not worth their cost on few cores."""
 PARTS_MAX = 256
 """Maximum number of parts: with more parts, the step would leave too many runs to probe."""
+PIECE_ROWS_MIN = 65_536
+"""Minimum number of offsets of the log that a scan reads at a time."""
 SKIPPED_MAX = 64
 """Maximum number of steps that run in the driver after failed jobs, before tasks are tried again."""
 
@@ -51,18 +70,27 @@ class Placement:
         self._is_local = (spark.sparkContext.master or "local").startswith("local")
         self._failed = 0
         self._skipped = 0
+        self._exchanges: list[Exchange] = []
+        """Exchanges that have the outputs of stages."""
 
     def wants(self, operator: Operator, inputs: Sequence[Delta]) -> TypeGuard[KeyedOperator]:
         """Return whether a step is to be divided among tasks."""
-        if not isinstance(operator, KeyedOperator) or not all(map(len, operator.keys or ((),))):
-            return False  # all rows have the same key, so there is nothing to divide
+        least = self._rows_min(operator)
+        return least is not None and self._is_worth_it(least, sum(len(change) for change in inputs))
+
+    def _rows_min(self, operator: Operator | None) -> int | None:
+        """Return the minimum number of rows for which a step is divided; None if it never is."""
+        if not isinstance(operator, KeyedOperator) or not operator.keys or not all(map(len, operator.keys)):
+            return None  # with an empty key, all rows have the same key, so there is nothing to divide
         choice = _choice()
         if choice != "auto":
-            return choice == "tasks"
-        least = _rows_min(None if self._is_local else operator.rows_min)
-        if least is None or sum(len(change) for change in inputs) < least:
+            return 0 if choice == "tasks" else None
+        return _rows_min(None if self._is_local else operator.rows_min)
+
+    def _is_worth_it(self, least: int, rows: int) -> bool:
+        if rows < least:
             return False
-        if self._skipped:
+        if least and self._skipped:
             self._skipped -= 1
             return False
         return True
@@ -95,14 +123,80 @@ class Placement:
         finally:
             exchange.remove()
 
+    def stage(self, stage: BoundStage) -> tuple[StageRows, Sequence[RunParts]] | None:
+        """Run a whole stage in tasks, from reading the log to writing runs, and return its output and the runs added to each
+        arrangement. The rows of the output can be loaded until `release`.
+
+        Returns None if the stage is small, if a part of it can run in this process only, or for the reasons of `step`.
+        """
+        program = stage.program
+        if (least := self._rows_min(program.operator)) is None:
+            return None
+        scans = [_scan_of(rows) for rows in stage.inputs]
+        rows = sum(map(_rows_at_most, stage.inputs))
+        if not any(scans) or not rows or not self._is_worth_it(least, rows):
+            return None
+        portable, operator = program.portable(), program.operator
+        if portable is None or portable.pickled is None:
+            return None
+        assert isinstance(operator, KeyedOperator)
+        exchange = stage.state.exchange()
+        self._exchanges.append(exchange)
+        exchange.create()
+        tasks = self._spark.sparkContext.defaultParallelism
+        pieces: list[LogPiece | FilePiece] = []
+        for source, (rows, scan) in enumerate(zip(stage.inputs, scans, strict=True)):
+            if scan is not None:
+                names = tuple(portable.inputs[source].names(scan.columns))
+                pieces += _log_pieces(source, scan, names, tasks)
+            else:
+                pieces += _file_pieces(source, rows, exchange)
+        refs = tuple(tuple(stage.state.refs(slot)) for slot in program.slots)
+        bounds = ranges(min(tasks, PARTS_MAX))
+        known = (False,) * len(portable.given)
+        step = DividedStep(stage.state.root, exchange.name, operator, known, bounds, refs, stage.state.origin)
+        work = DividedStage(portable.pickled, _shared_out(pieces, tasks), step, stage.first)
+        made = self._collected(lambda: self._stage_job(work))
+        if made is None or any(part.refused is not None for part in made):
+            return None
+        for source, (rows, scan) in enumerate(zip(stage.inputs, scans, strict=True)):
+            if scan is not None:
+                counts = Counter[int]()
+                for part in made:
+                    counts.update({p: n for s, p, n in part.read if s == source})
+                cast("LogRows", rows).was_scanned(counts)
+        runs = [
+            RunParts(tuple(ref for part in made if part.runs and (ref := part.runs[i]) is not None))
+            for i in range(len(refs))
+        ]
+        files = tuple((part.output, part.distinct) for part in made if part.output is not None)
+        return ExchangeRows(exchange, files, program.named), runs
+
+    def release(self) -> None:
+        """Remove the outputs of stages."""
+        while self._exchanges:
+            self._exchanges.pop().remove()
+
+    def _stage_job(self, work: DividedStage) -> DataFrame:
+        numbers = self._spark.range(0, len(work.scans), 1, len(work.scans))
+        blobs = numbers.mapInArrow(stage_tasks.scan(work), stage_tasks.BLOBS)
+        return blobs.repartitionById(work.step.parts, "part").mapInArrow(stage_tasks.step(work), SCHEMA)
+
     def _run(self, work: DividedStep) -> list[TaskOutcome] | None:
         """Return the outcomes of the tasks, by part; None if the Spark job failed."""
+
+        def job() -> DataFrame:
+            return self._spark.range(0, work.parts, 1, work.parts).mapInArrow(task(work), SCHEMA)
+
+        return self._collected(job)
+
+    def _collected(self, job: Callable[[], DataFrame]) -> list[TaskOutcome] | None:
+        """Return the outcomes that the tasks of a job return, by part; None if the job failed."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         try:
-            numbers = self._spark.range(0, work.parts, 1, work.parts)
-            rows = numbers.mapInArrow(task(work), SCHEMA).collect()
+            rows = job().collect()
         except (PySparkException, Py4JError) as error:
             self._failed += 1
             self._skipped = min(2**self._failed, SKIPPED_MAX)
@@ -127,22 +221,80 @@ class Placement:
         _log.warning("Spark could not run a step of the engine, which does it itself: %s (%s)", detail, hint)
 
 
+@dataclass(frozen=True, eq=False)
+class ExchangeRows:
+    """The output of a divided step, in files of an exchange."""
+
+    exchange: Exchange
+    files: tuple[tuple[str, bool], ...]
+    """Names of the files, each with whether its rows are distinct."""
+    named: Callable[[Delta], Delta]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.files
+
+    def load(self) -> Delta:
+        if not self.files:
+            return Delta.empty(pa.schema([]))
+        outputs = [self.exchange.read(file, distinct=distinct) for file, distinct in self.files]
+        whole = concat(outputs, outputs[0].rows.schema)
+        # A row contains its key, and a key is in one part: if rows are distinct within each part, they are distinct overall.
+        return self.named(Delta(whole.rows, whole.weights, all(output.distinct for output in outputs)))
+
+    def weight(self) -> int:
+        return sum(int(self.exchange.read(file).weights.sum()) for file, _ in self.files)
+
+
+def _scan_of(rows: StageRows) -> LogScan | None:
+    return cast("LogRows", rows).scan() if hasattr(rows, "scan") else None
+
+
+def _rows_at_most(rows: StageRows) -> int:
+    """Return how many rows an input has at most, or about, without reading them."""
+    if (scan := _scan_of(rows)) is not None:
+        return scan.rows_max
+    return size(rows.load()) if isinstance(rows, RowsInMemory) else 0
+
+
+def _log_pieces(source: int, scan: LogScan, names: tuple[str, ...], tasks: int) -> list[LogPiece]:
+    """Divide ranges of the log into about two pieces for each task."""
+    piece = max(PIECE_ROWS_MIN, -(-scan.rows_max // (2 * tasks)))
+    return [
+        LogPiece(source, scan.topic, names, partition, at, min(at + piece, stop))
+        for partition, begin, stop in scan.spans
+        for at in range(begin, stop, piece)
+    ]
+
+
+def _file_pieces(source: int, rows: StageRows, exchange: Exchange) -> list[FilePiece]:
+    """Return the files that have the rows of an input, after writing one if they are in memory."""
+    if isinstance(rows, ExchangeRows):
+        return [
+            FilePiece(source, rows.exchange.name, file, 0, number)
+            for number, (file, _) in enumerate(rows.files)
+        ]
+    given = rows.load()
+    if not size(given):
+        return []
+    change = given if isinstance(given, Delta) else Delta.of(given)
+    exchange.write(f"given-{source}.arrow", [change])
+    return [FilePiece(source, exchange.name, f"given-{source}.arrow", 0, 0)]
+
+
+def _shared_out(
+    pieces: Sequence[LogPiece | FilePiece], tasks: int
+) -> tuple[tuple[LogPiece | FilePiece, ...], ...]:
+    """Share pieces out among scans: neighbours together, two scans for each task at most."""
+    scans = max(1, min(len(pieces), 2 * tasks))
+    return tuple(
+        tuple(pieces[len(pieces) * i // scans : len(pieces) * (i + 1) // scans]) for i in range(scans)
+    )
+
+
 def ranges(parts: int) -> tuple[int, ...]:
     """Return bounds that divide all hashes into ranges of equal size."""
     return tuple(-(-(i << 32) // parts) << 32 for i in range(parts + 1))
-
-
-def divided(change: Delta, key: Key, parts: int) -> list[Delta]:
-    """Return the rows of a change by the hash range of their key; the order of rows within a range is kept."""
-    hashes = key_hashes(change.rows, key)
-    places = ((hashes >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)).astype(np.uint16)
-    together = change.take(np.argsort(places, kind="stable"))
-    ends = np.cumsum(np.bincount(places, minlength=parts))
-    starts = ends - np.diff(ends, prepend=0)
-    return [
-        Delta(together.rows.slice(start, end - start), together.weights[start:end], change.distinct)
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-    ]
 
 
 def _assembled(

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from headwater.core.errors import HeadwaterError, StorageError
 from headwater.core.storage import Storage
 from headwater.operators.zset.delta import Delta
-from headwater.operators.zset.runs import Run, split
+from headwater.operators.zset.runs import Key, Run, key_hashes, split
 from headwater.state.cache import RunCache
 from headwater.state.run_refs import RunRef
 from headwater.state.state_files import FileOrigin
@@ -37,6 +38,9 @@ class DividedOperator(Protocol):
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]) -> tuple[Delta, Sequence[Run]]:
         """Return the change of the output, and a run to add to each arrangement."""
+
+    def begin(self, inputs: Sequence[Delta], state: Sequence[Sequence[Run]]) -> tuple[Delta, Sequence[Run]]:
+        """Run the first step."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +76,20 @@ class TaskOutcome:
     """For each arrangement, the run that the task wrote, or None if the run would be empty."""
     refused: str | None = None
     """Why the operator failed on these rows. The driver then runs the step itself, and reports the error."""
+    read: tuple[tuple[int, int, int], ...] = ()
+    """Number of records of the log that scans have read, each with its input and its partition."""
 
     def encode(self) -> bytes:
         """Return the outcome as bytes, for Spark to transfer."""
         runs = [None if ref is None else orjson.loads(ref.json) for ref in self.runs]
-        return orjson.dumps((self.part, self.output, self.distinct, runs, self.refused))
+        return orjson.dumps((self.part, self.output, self.distinct, runs, self.refused, self.read))
 
     @classmethod
     def decode(cls, data: bytes) -> TaskOutcome:
         """Return the outcome that `encode` has serialized."""
-        part, output, distinct, runs, refused = orjson.loads(data)
+        part, output, distinct, runs, refused, read = orjson.loads(data)
         refs = tuple(None if row is None else RunRef.from_json(row) for row in runs)
-        return cls(part, output, distinct, refs, refused)
+        return cls(part, output, distinct, refs, refused, tuple(map(tuple, read)))
 
 
 def task(work: DividedStep) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -91,25 +97,38 @@ def task(work: DividedStep) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            made = [run_part(work, part) for part in batch.column(0).to_pylist()]
-            columns = [pa.array([m.part for m in made]), pa.array([m.encode() for m in made])]
-            yield pa.RecordBatch.from_arrays(columns, schema=_RETURNED)
+            yield encoded([run_part(work, part) for part in batch.column(0).to_pylist()])
 
     return run
 
 
+def encoded(outcomes: Sequence[TaskOutcome]) -> pa.RecordBatch:
+    """Return outcomes of parts as the rows that a task returns."""
+    columns = [
+        pa.array([m.part for m in outcomes], pa.int64()),
+        pa.array([m.encode() for m in outcomes], pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_RETURNED)
+
+
 def run_part(work: DividedStep, part: int) -> TaskOutcome:
+    """Run one part of a step over the inputs that the driver has divided."""
+    exchange = Exchange(Storage(work.root), work.exchange)
+    inputs = [exchange.read(input_file(i), part, distinct=known) for i, known in enumerate(work.distinct)]
+    return step_part(work, part, inputs)
+
+
+def step_part(work: DividedStep, part: int, inputs: Sequence[Delta], *, first: bool = False) -> TaskOutcome:
     """Run one part of a step. Storage errors are raised, so that Spark retries the task elsewhere."""
     storage = Storage(work.root)
     exchange = Exchange(storage, work.exchange)
-    inputs = [exchange.read(input_file(i), part, distinct=known) for i, known in enumerate(work.distinct)]
     if not any(len(change) for change in inputs):
         return TaskOutcome(part, None, True, tuple(None for _ in work.state))
     low, high = work.bounds[part : part + 2]
     cache = RunCache(storage)  # used by this task only: it does not prevent files from being removed
     try:
         state = [[split(run, low, high) for run in _opened(cache, refs, low, high)] for refs in work.state]
-        output, runs = work.operator.step(inputs, state)
+        output, runs = (work.operator.begin if first else work.operator.step)(inputs, state)
     except StorageError:
         raise
     except (HeadwaterError, pa.ArrowInvalid) as error:
@@ -124,6 +143,19 @@ def run_part(work: DividedStep, part: int) -> TaskOutcome:
     refs = tuple(writer.add(run, ticks=ticks) if len(run) else None for run in runs)
     writer.flush()
     return TaskOutcome(part, file, output.distinct, refs)
+
+
+def divided(change: Delta, key: Key, parts: int) -> list[Delta]:
+    """Return the rows of a change by the hash range of their key; the order of rows within a range is kept."""
+    hashes = key_hashes(change.rows, key)
+    places = ((hashes >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)).astype(np.uint16)
+    together = change.take(np.argsort(places, kind="stable"))
+    ends = np.cumsum(np.bincount(places, minlength=parts))
+    starts = ends - np.diff(ends, prepend=0)
+    return [
+        Delta(together.rows.slice(start, end - start), together.weights[start:end], change.distinct)
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
 
 
 def input_file(number: int) -> str:

@@ -12,6 +12,7 @@ from headwater.core.hashing import Indices
 from headwater.core.parallel import side_by_side
 from headwater.core.positions import Ends
 from headwater.engine.collections.collections import Collection, TableCollection
+from headwater.engine.dataflow.executor import LogScan
 from headwater.engine.input.excised_records import records_at
 from headwater.engine.metrics.rows_taken import ReadSpan, TakenIn
 from headwater.log.protocol import Log
@@ -65,6 +66,14 @@ class Inputs:
         if made not in self._made:
             self._made[made] = Delta.of(self._found(span, self.columns(unit, topic), unseen))
         return self._made[made]
+
+    def scan(self, topic: str, start: Mapping[int, int], end: Mapping[int, int]) -> LogScan | None:
+        """Return a range of a topic for other processes to read; None if the topic has private columns, whose keys are
+        here."""
+        definition = self.definition(topic)
+        if definition.private:
+            return None
+        return LogScan(topic, tuple(definition.schema.names), tuple(self._spans(topic, start, end)))
 
     def take_in(self, reads: Sequence[ReadSpan]) -> None:
         """Count the records of spans that were read, in this process or in another."""
@@ -190,13 +199,7 @@ class Inputs:
         own = self._schema(topic)
         read = [name for name in columns if name not in unseen] if unseen else columns
         read = read or ["_offset"]
-        spans: list[tuple[int, int, int]] = []
-        for partition, stop in sorted(stops.items()):
-            begin = begins.get(partition)
-            if begin is None:
-                begin = self._log.partitions(topic)[partition].first
-            if begin < stop:
-                spans.append((partition, begin, stop))
+        spans = self._spans(topic, begins, stops)
         parts = side_by_side(
             lambda span: list(read_records(self._log, topic, span[0], span[1:], read)),
             spans,
@@ -211,6 +214,19 @@ class Inputs:
         if not batches:
             return Delta.empty(self.layout(topic, columns)).rows, reads
         return concat_rows(batches, batches[0].schema), reads
+
+    def _spans(
+        self, topic: str, begins: Mapping[int, int], stops: Mapping[int, int]
+    ) -> list[tuple[int, int, int]]:
+        """Return the partitions that have offsets between two positions, each with a half-open range."""
+        spans: list[tuple[int, int, int]] = []
+        for partition, stop in sorted(stops.items()):
+            begin = begins.get(partition)
+            if begin is None:
+                begin = self._log.partitions(topic)[partition].first
+            if begin < stop:
+                spans.append((partition, begin, stop))
+        return spans
 
 
 def _with_nulls(batch: pa.RecordBatch, columns: Sequence[str], own: pa.Schema) -> pa.RecordBatch:

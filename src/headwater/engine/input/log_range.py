@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headwater.core.positions import Ends
 from headwater.engine.collections.collections import Collection
-from headwater.engine.dataflow.executor import Rows
+from headwater.engine.dataflow.executor import LogScan, Rows
 from headwater.engine.input.log_input import Inputs
 from headwater.engine.metrics import phases
 from headwater.engine.metrics.phases import Phases
@@ -47,6 +47,17 @@ class LogRange:
             rows = self.load()
             self._weight = rows.num_rows if isinstance(rows, pa.RecordBatch) else int(rows.weights.sum())
         return self._weight
+
+    def scan(self) -> LogScan | None:
+        """See `LogRows`."""
+        return None if self._rows is not None else self._inputs.scan(self.topic, self.start, self.end)
+
+    def was_scanned(self, rows: Mapping[int, int]) -> None:
+        """See `LogRows`."""
+        scan = self.scan()
+        assert scan is not None
+        incarnation = self._inputs.definition(self.topic).incarnation
+        self.was_read([ReadSpan(self.topic, incarnation, *span, rows.get(span[0], 0)) for span in scan.spans])
 
     def was_read(self, reads: Sequence[ReadSpan]) -> None:
         """Record that another process has read the records, and how many there were in each partition."""

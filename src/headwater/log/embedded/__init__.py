@@ -28,6 +28,7 @@ In import order, bottom to top:
     excise             excision of records: segments rewritten without them, offsets left as gaps
     read               reads: bounds, records, seeks, watermarks, waiting
     embedded_log       `EmbeddedLog`: the log protocol, delegated to the other modules
+    open_logs          logs kept open between the tasks of a Spark process
 """
 
 from headwater.log.embedded.embedded_log import EmbeddedLog
