@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -255,6 +255,7 @@ class Held(KeyedOperator):
 def serve(url: str, folder: str, marks: str) -> None:
     """Open the workspace on the cluster, and do as told until the input ends."""
     from headwater.engine.dataflow.placement import Placement
+    from headwater.engine.dataflow.stage_tasks import DividedStage
 
     step = Placement.step
     held: list[tuple[tuple[int, ...], str]] = []
@@ -265,7 +266,18 @@ def serve(url: str, folder: str, marks: str) -> None:
         jobs += 1
         return step(self, Held(operator, marks, *held.pop()) if held else operator, *rest)
 
+    stage_job = Placement._stage_job
+
+    def watched_stage(self: Placement, work: DividedStage) -> Any:
+        nonlocal jobs
+        jobs += 1
+        if held:
+            operator = Held(cast(KeyedOperator, work.step.operator), marks, *held.pop())
+            work = replace(work, step=replace(work.step, operator=operator))
+        return stage_job(self, work)
+
     Placement.step = watched  # type: ignore[method-assign]
+    Placement._stage_job = watched_stage  # type: ignore[method-assign]
     with hw.open(folder, settings=SETTINGS) as ws:
         ws.sql(DECLARED)
         _say(workers=_about_workers(ws), master=ws._views.tools().spark.sparkContext.master)

@@ -28,6 +28,7 @@ from headwater import Workspace
 from headwater.core.clock import ManualClock
 from headwater.core.errors import SparkJobError, UsageError
 from headwater.core.storage import Storage
+from headwater.engine.dataflow.executor import BoundStage
 from headwater.engine.dataflow.keyed_operators import KeyedOperator
 from headwater.engine.dataflow.operator_interface import ArrangementSpec
 from headwater.engine.dataflow.placement import Placement, RunParts, ranges
@@ -144,7 +145,16 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             names.append(type(operator).__name__)
         return made
 
+    whole = Placement.stage
+
+    def watched_whole(self: Placement, stage: BoundStage) -> Any:
+        made = whole(self, stage)
+        if made is not None:
+            names.append(type(stage.program.operator).__name__)
+        return made
+
     monkeypatch.setattr(Placement, "step", watched)
+    monkeypatch.setattr(Placement, "stage", watched_whole)
     return names
 
 

@@ -2,13 +2,15 @@
 
 Spark expressions are compiled once and evaluated in the driver's JVM over Arrow batches, without a Spark job.
 
-Called by lineage, serving, views, modules of engine; imports core, operators, plan, spark, state.
+Called by lineage, serving, views, modules of engine; imports core, log, operators, plan, spark, state.
 
 In import order, bottom to top:
 
     arrow_expressions      expressions that Arrow evaluates exactly as Spark does
     jvm_expressions        Spark expressions evaluated in the driver's JVM
+    portable_stages        stages in a form that tasks on other machines can run
     spark_tasks            the work of a Spark task: one step over a range of keys
+    stage_tasks            the work of the Spark tasks of a whole stage: scans of the log, and steps
     linear                 filters, projections and other row-wise steps
     operator_interface     `Operator`: arrangements of an operator and its step over a change
     executor               `Executor`, the interface that decides where stages run, and the parts of a stage

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headwater.core.errors import EvaluationError
 from headwater.engine.dataflow.executor import Added, Rows, StageProgram
 from headwater.engine.dataflow.keyed_operators import KeyedOperator
-from headwater.engine.dataflow.linear import renamed
+from headwater.engine.dataflow.linear import columns_used, renamed
 from headwater.engine.dataflow.operator_interface import Operator, StepState
 from headwater.engine.dataflow.operators.close import CloseOperator
 from headwater.engine.dataflow.operators.registry import kind_of
@@ -154,23 +154,29 @@ class DataflowStage(StageProgram):
             return None
         if any(isinstance(each.node, g.Constant) or _calls_user_code(each.node) for each in self._linear):
             return None  # constants are rows of the first step alone; user code is known to this process
-        sources = [_portable_input(each) for each in self._sources]
+        sources = [self._portable_input(each) for each in self._sources]
         earlier = [PortableInput(place, self._schemas[place]) for place in self.reads]
         linear = [
             PortableOperator(each.place, each.inputs, each.operator, each.node.schema)
             for each in self._linear
         ]
-        stage = PortableStage((*sources, *earlier), tuple(linear), self._head.inputs, operator.keys, operator)
+        stage = PortableStage((*sources, *earlier), tuple(linear), self._head.inputs, operator.keys)
         return None if stage.pickled is None else stage
+
+    def _portable_input(self, source: PlacedOperator) -> PortableInput:
+        node, used = source.node, set[int]()
+        assert isinstance(node, g.SourceNode)
+        readers = [each for each in (*self._linear, self._head) if source.place in each.inputs]
+        for each in readers:
+            columns = columns_used(each.node) if isinstance(each.node, g.Map) else None
+            if columns is None:
+                return PortableInput(source.place, node.schema, node.columns, node.hidden)
+            used |= columns
+        return PortableInput(source.place, node.schema, node.columns, node.hidden, tuple(sorted(used)))
 
 
 def _calls_user_code(node: g.Node) -> bool:
     return isinstance(node, g.Map) and any(isinstance(step, g.UdfCall) for step in node.steps)
-
-
-def _portable_input(source: PlacedOperator) -> PortableInput:
-    assert isinstance(source.node, g.SourceNode)
-    return PortableInput(source.place, source.node.schema, source.node.columns, source.node.hidden)
 
 
 def divided(operators: Sequence[PlacedOperator]) -> list[list[PlacedOperator]]:

@@ -35,39 +35,31 @@ class DriverExecutor:
         """Run steps to completion (`Executor.run`); each runs until its next small step that can be stacked, and waits
         for the others."""
         try:
-            self._run_all(steps, done, failed)
+            under_way: Iterable[Step] = steps
+            while True:
+                stopped: list[tuple[Step, BoundStage, StackableStep]] = []
+                for step in under_way:
+                    try:
+                        if (found := self._advance(step)) is None:
+                            done(step)
+                        else:
+                            stopped.append((step, *found))
+                    except HeadwaterError as error:
+                        failed(step, error)
+                if not stopped:
+                    return
+                going_on: list[Step] = []
+                made = _stacked([small for _, _, small in stopped])
+                for (step, stage, small), outcome in zip(stopped, made, strict=True):
+                    try:
+                        _resume(step, stage, small, outcome)
+                        going_on.append(step)
+                    except HeadwaterError as error:
+                        failed(step, error)
+                under_way = going_on
         finally:
             if self._placement is not None:
                 self._placement.release()
-
-    def _run_all(
-        self,
-        steps: Iterable[Step],
-        done: Callable[[Step], None],
-        failed: Callable[[Step, HeadwaterError], None],
-    ) -> None:
-        under_way: Iterable[Step] = steps
-        while True:
-            stopped: list[tuple[Step, BoundStage, StackableStep]] = []
-            for step in under_way:
-                try:
-                    if (found := self._advance(step)) is None:
-                        done(step)
-                    else:
-                        stopped.append((step, *found))
-                except HeadwaterError as error:
-                    failed(step, error)
-            if not stopped:
-                return
-            going_on: list[Step] = []
-            made = _stacked([small for _, _, small in stopped])
-            for (step, stage, small), outcome in zip(stopped, made, strict=True):
-                try:
-                    _resume(step, stage, small, outcome)
-                    going_on.append(step)
-                except HeadwaterError as error:
-                    failed(step, error)
-            under_way = going_on
 
     def _advance(self, step: Step) -> tuple[BoundStage, StackableStep] | None:
         """Run the stages of a step up to the next small step that can be stacked, and return that; None once all stages
@@ -88,8 +80,7 @@ class DriverExecutor:
         """Run a stage; if its operator's step can be stacked, return that step instead of running it."""
         program, state = stage.program, stage.state
         if self._placement is not None and (whole := self._placement.stage(stage)) is not None:
-            output, parts = whole
-            return StageResult(output, _by_slot(stage, parts))
+            return StageResult(whole[0], _by_slot(stage, whole[1]))
         given = program.evaluate([rows.load() for rows in stage.inputs], first=stage.first)
         if (output := program.without_state(given, first=stage.first)) is not None:
             return StageResult(RowsInMemory(output))

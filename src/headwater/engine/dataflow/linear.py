@@ -214,6 +214,20 @@ def columns_of(expressions: Sequence[g.Expression]) -> frozenset[int]:
     return frozenset(found)
 
 
+def columns_used(node: g.Map) -> frozenset[int] | None:
+    """Return the indices of the columns that a Map uses of its input; None if it may use all."""
+    used = frozenset[int]()
+    for step in node.steps:
+        match step:
+            case g.Filter(condition):
+                used |= columns_of([condition])
+            case g.Project(expressions):
+                return used | columns_of(expressions)
+            case _:
+                return None
+    return None
+
+
 def _project(values: Values, schema: pa.Schema) -> LinearStep:
     def project(delta: Delta) -> Delta:
         columns = values(delta.rows, len(delta))

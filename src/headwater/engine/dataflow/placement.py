@@ -133,8 +133,8 @@ class Placement:
         if (least := self._rows_min(program.operator)) is None:
             return None
         scans = [_scan_of(rows) for rows in stage.inputs]
-        rows = sum(map(_rows_at_most, stage.inputs))
-        if not any(scans) or not rows or not self._is_worth_it(least, rows):
+        count = sum(map(_rows_at_most, stage.inputs))
+        if not any(scans) or not count or not self._is_worth_it(least, count):
             return None
         portable, operator = program.portable(), program.operator
         if portable is None or portable.pickled is None:
@@ -278,8 +278,8 @@ def _file_pieces(source: int, rows: StageRows, exchange: Exchange) -> list[FileP
     if not size(given):
         return []
     change = given if isinstance(given, Delta) else Delta.of(given)
-    exchange.write(f"given-{source}.arrow", [change])
-    return [FilePiece(source, exchange.name, f"given-{source}.arrow", 0, 0)]
+    exchange.write(f"input-{source}.arrow", [change])
+    return [FilePiece(source, exchange.name, f"input-{source}.arrow", 0, 0)]
 
 
 def _shared_out(

@@ -33,10 +33,13 @@ class PortableInput:
     """Indices of the columns that are read of a topic or view; None: the rows are taken as they are."""
     hidden: tuple[str, ...] = ()
     """Names of the metadata columns that are read after them."""
+    used: tuple[int, ...] | None = None
+    """Indices, in the schema, of the columns that expressions use; None: of all. The others are NULL for the stage."""
 
     def names(self, own: Sequence[str]) -> list[str]:
         """Return the columns to read of a topic with these columns."""
-        return [*(own[i] for i in self.columns or ()), *self.hidden]
+        names = [*(own[i] for i in self.columns or ()), *self.hidden]
+        return names if self.used is None else [names[i] for i in self.used]
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class PortableOperator:
 
 @dataclass(frozen=True)
 class PortableStage:
-    """The program of a stage."""
+    """The program of a stage up to its keyed operator, which is pickled by itself."""
 
     inputs: tuple[PortableInput, ...]
     linear: tuple[PortableOperator, ...]
@@ -59,7 +62,13 @@ class PortableStage:
     """Places of the operators that the keyed operator reads."""
     keys: tuple[Key, ...]
     """Columns of each of its inputs by which rows are exchanged."""
-    operator: Operator
+
+    @cached_property
+    def given_schemas(self) -> list[pa.Schema]:
+        """The schema of each input of the keyed operator."""
+        schemas = {each.place: each.schema for each in self.inputs}
+        schemas |= {each.place: each.schema for each in self.linear}
+        return [schemas[place] for place in self.given]
 
     @cached_property
     def pickled(self) -> bytes | None:
@@ -67,7 +76,7 @@ class PortableStage:
         from pyspark.cloudpickle import dumps
 
         try:
-            return bytes(dumps((self.inputs, self.linear, self.given, self.keys, self.operator)))
+            return bytes(dumps((self.inputs, self.linear, self.given, self.keys)))  # type: ignore[no-untyped-call]
         except (pickle.PicklingError, TypeError, AttributeError):
             return None
 

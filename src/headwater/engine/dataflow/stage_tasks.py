@@ -125,7 +125,8 @@ def _scanned(work: DividedStage, number: int) -> Iterator[pa.RecordBatch]:
                 change = Exchange(storage, piece.exchange).read(piece.file, piece.place)
                 at = 0, piece.number
             source = stage.inputs[piece.source]
-            given = _evaluated(stage, source, _as_read(source, change, from_log=isinstance(piece, LogPiece)))
+            read_rows = _as_read(source, change, from_log=isinstance(piece, LogPiece))
+            given = _evaluated(stage, source, read_rows)
             for place, (rows, key) in enumerate(zip(given, stage.keys, strict=True)):
                 if len(rows):
                     yield from _blobs(divided(rows, key, parts), place, piece.source, at)
@@ -158,10 +159,15 @@ def _as_read(source: PortableInput, change: Delta, *, from_log: bool) -> Delta:
     """Return a change with the columns that the stage reads of its input."""
     if not len(change):
         return Delta.empty(source.schema)
-    rows = change.rows
+    rows, schema = change.rows, source.schema
     if source.columns is not None and not from_log:
         rows = rows.select([*source.columns, *map(rows.schema.names.index, source.hidden)])
-    return Delta(renamed(rows, source.schema), change.weights)
+    elif source.used is not None and from_log:
+        rows = renamed(rows, pa.schema([schema.field(i) for i in source.used]))
+        columns = dict(zip(source.used, rows.columns, strict=True))
+        arrays = [columns.get(i, pa.nulls(len(change), field.type)) for i, field in enumerate(schema)]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return Delta(renamed(rows, schema), change.weights)
 
 
 def _evaluated(stage: PortableStage, source: PortableInput, change: Delta) -> list[Delta]:
@@ -217,9 +223,8 @@ def _stepped(work: DividedStage, part: int, blobs: Sequence[dict[str, object]]) 
         key=lambda row: (row["input"], row["source"], row["partition"], row["offset"]),
     )
     inputs = []
-    for place in range(len(work.step.distinct)):
+    for place, schema in enumerate(_stage(work.stage).given_schemas):
         changes = [_decoded(row["rows"]) for row in ordered if row["input"] == place]  # type: ignore[arg-type]
-        schema = changes[0].rows.schema if changes else pa.schema([])
         inputs.append(concat(changes, schema) if changes else Delta.empty(schema))
     outcome = step_part(work.step, part, inputs, first=work.first)
     return TaskOutcome(part, outcome.output, outcome.distinct, outcome.runs, outcome.refused, read)

@@ -48,7 +48,7 @@ COPIES, COPIES_PER_VIEW = 6, 2
 
 
 @dataclass(frozen=True)
-class Backlog:
+class UnreadRows:
     """The rows of the log that the views have not read."""
 
     rows: int
@@ -85,7 +85,7 @@ class TickBudget:
     def bound(self, log: Log, units: Sequence[Collection], before: Manifest | None) -> TickBound:
         """Return how many rows the next tick may take in."""
         least = TICK_ROWS if self._rows_max is None else min(TICK_ROWS, self._rows_max)
-        backlog = backlog_of(log, units, before)
+        backlog = unread_rows(log, units, before)
         is_large = backlog.rows >= MEASURED_ROWS_MIN
         if backlog.rows <= least:
             return TickBound(least, is_large)
@@ -155,7 +155,7 @@ class MemoryWatch(threading.Thread):
         self.peak = max(self.peak, anonymous_bytes())
 
 
-def backlog_of(log: Log, units: Sequence[Collection], before: Manifest | None) -> Backlog:
+def unread_rows(log: Log, units: Sequence[Collection], before: Manifest | None) -> UnreadRows:
     """Return what the collections of a workload have before them."""
     live: dict[str, Mapping[int, int]] = {}
     behind: list[tuple[Collection, Ends]] = []
@@ -180,10 +180,10 @@ def backlog_of(log: Log, units: Sequence[Collection], before: Manifest | None) -
             if span:
                 topics.setdefault(topic, begins)
         most = max(most, rows)
-    return Backlog(most, topics)
+    return UnreadRows(most, topics)
 
 
-def sampled_width(log: Log, backlog: Backlog) -> tuple[float, float]:
+def sampled_width(log: Log, backlog: UnreadRows) -> tuple[float, float]:
     """Return the mean bytes of a record, and of its widest column of texts, over the topics of a backlog: each the largest of
     any topic, from its first records that have not been read."""
     width, widest = 0.0, 0.0
