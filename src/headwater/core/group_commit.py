@@ -264,9 +264,9 @@ def _told(failure: BaseException) -> BaseException:
     if isinstance(failure, Exception):
         return failure
     return CommitInterruptedError(
-        "the thread that wrote this together with others was interrupted",
-        detail="whether it was written is not known",
-        hint="look what is there, or do it again in a way that can be repeated: append(..., producer=, sequence=), execute(..., command_id=)",
+        "the thread that wrote this in a group commit was interrupted",
+        detail="it is not known whether this was written",
+        hint="read what is there, or repeat it idempotently: append(..., producer=, sequence=), execute(..., command_id=)",
     )
 
 

@@ -224,13 +224,15 @@ class TrustedClock:
             return expected
 
     def _doubt_of(self, jump: Jump, expected: Microseconds, held: bool) -> Doubt:
-        reason = f"the wall clock of this machine has jumped {jump.text}: its readings are not used"
+        reason = f"the wall clock of this machine jumped {jump.text}, so its readings are not used"
         if held:
-            reason = f"the wall clock of this machine is {jump.text} of the log's last commit: the log's time runs at half speed until it is there"
+            reason = (
+                f"the wall clock of this machine is {_rounded(abs(jump.by_us))} behind the last commit of the log, "
+                "whose time runs at half speed until both agree"
+            )
         return Doubt(
             f"{reason}; commits go on at {from_us(expected):%Y-%m-%d %H:%M} UTC, and nothing is removed by age",
-            "set the clock right, and have it kept by a time server; a jump that holds for "
-            f"{format_span(jump.holds_us)} becomes the time",
+            f"correct the clock and synchronise it with NTP; a jump that lasts {format_span(jump.holds_us)} is taken as the time",
         )
 
     def _tell(self, doubt: Doubt | None, elapsed: Microseconds) -> None:
@@ -249,9 +251,9 @@ class TrustedClock:
 
 def _settling(left_us: Microseconds) -> Doubt:
     return Doubt(
-        "the clock of this machine was set, or the machine was started, and nothing is removed by age until the clock has run on "
-        f"evenly for {_rounded(left_us)} more",
-        "nothing, if the time is right",
+        "the clock of this machine was set, or the machine was restarted: nothing is removed by age until the clock has run for "
+        f"another {_rounded(left_us)} without a jump",
+        "no action is needed if the time is correct",
     )
 
 
