@@ -154,8 +154,9 @@ def _opened(
         ]
     except InvalidTag:
         raise CorruptionError(
-            f"a value of {bound.decode()} is not what was encrypted",
-            hint="the record was copied from elsewhere, or its key is another's; other columns can be read",
+            f"a value of {bound.decode()} cannot be decrypted: it does not match its key",
+            hint="the record was damaged, or copied from another place or workspace; other columns can be read",
+            reason="decryption",
         ) from None
     missing = np.array([cipher is None for cipher in ciphers], bool) & (unique != 0)
     return values, missing[places]

@@ -72,8 +72,9 @@ class NamedService:
                 found: Any = getattr(importlib.import_module(module), name)
             except (ImportError, AttributeError, ValueError) as error:
                 raise KeyStoreError(
-                    f"there is no key management service {self._named!r}: {error}",
-                    hint=f"{KMS_VARIABLE}=my_module:service names an object with wrap and unwrap, or a function that gives one",
+                    f"the key management service {self._named!r} cannot be loaded: {error}",
+                    hint=f"{KMS_VARIABLE}=my_module:service names an object with wrap and unwrap, or a function that returns one",
+                    reason="unknown-service",
                 ) from error
             is_service = hasattr(found, "unwrap") and not isinstance(found, type)
             self._found = found if is_service else found()
@@ -117,7 +118,7 @@ class Masters:
         for number, key in kept.items():
             check = said.get("checks", {}).get(str(number))
             if len(key) != KEY_BYTES or (check is not None and check != _check(key)):
-                raise self._wrong(said["wrapped"], f"master key {number}")
+                raise self._wrong(said["wrapped"], f"master key {number}", operation="unwrap")
         return kept
 
     def wrapped(self, keys: Mapping[int, bytes]) -> dict[int, bytes]:
@@ -128,7 +129,9 @@ class Masters:
         for number, key in keys.items():
             wrapped = self._asked("wrap", self._wrapping.wrap, key)
             if not wrapped or key in wrapped or self._unwrapped(wrapped) != key:
-                raise self._wrong(True, "a key that it has just wrapped")
+                raise self._wrong(
+                    True, "it does not unwrap the key that it has just wrapped", operation="wrap"
+                )
             made[number] = wrapped
         return made
 
@@ -149,7 +152,8 @@ class Masters:
             raise self._error(
                 KeyStoreError,
                 f"the master key in {self._storage.root} is missing",
-                hint="bring the folder back from where it is kept safe; no private value can be read without it",
+                hint="restore the folder of keys from its backup; no private value can be read without it",
+                reason="missing-master-key",
             )
         try:
             said: dict[str, Any] = orjson.loads(self._storage.read(MASTER))
@@ -161,8 +165,9 @@ class Masters:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self._error(
                 KeyStoreError,
-                f"the file {MASTER!r} in {self._storage.root} is not what was written",
-                hint="bring the folder back from where it is kept safe; no private value can be read without it",
+                f"the file {MASTER!r} in {self._storage.root} is damaged",
+                hint="restore the folder of keys from its backup; no private value can be read without it",
+                reason="damaged-master-key",
             ) from None
         return said
 
@@ -172,8 +177,9 @@ class Masters:
         if self._wrapping is None:
             raise self._error(
                 KeyStoreError,
-                f"the master key in {self._storage.root} is wrapped by a key management service, and none is given",
-                hint=f"hw.open(..., kms=...) with the service that it was made with, or {KMS_VARIABLE}=module:name",
+                f"the master key in {self._storage.root} is wrapped by a key management service, but none is configured",
+                hint=f"pass the service that wrapped it: hw.open(..., kms=...), or {KMS_VARIABLE}=module:name",
+                reason="no-service",
             )
         return self._asked("unwrap", self._wrapping.unwrap, wrapped)
 
@@ -201,37 +207,51 @@ class Masters:
         if error is not None:
             raise self._error(
                 KeyServiceError,
-                f"the key management service did not {what} the master key: {type(error).__name__}: {error}",
-                detail=f"nothing was changed; private values of {self._storage.root} are neither read nor written meanwhile",
-                hint="it is asked again by the next call that needs it",
+                f"the key management service failed to {what} the master key: {type(error).__name__}: {error}",
+                detail=f"nothing was changed; until it works again, private values of {self._storage.root} cannot be read or written",
+                hint="the next call that needs the key asks again",
+                reason="failed",
+                operation=what,
             ) from error
         if not isinstance(answer, (bytes, bytearray, memoryview)):
-            raise self._wrong(True, f"{type(answer).__name__} where bytes were expected")
+            raise self._wrong(
+                True,
+                f"{what} returned {type(answer).__name__}, expected bytes",
+                reason="not-bytes",
+                operation=what,
+            )
         return bytes(answer)
 
     def _silence(self, what: str) -> KeyStoreError:
         return self._error(
             KeyServiceError,
-            f"the key management service has not answered for {ANSWER_WITHIN_S:g} s, asked to {what} the master key",
-            detail=f"nothing was changed; private values of {self._storage.root} are neither read nor written meanwhile",
-            hint="see that it can be reached from here; it is asked again in a while",
+            f"the key management service did not {what} the master key within {ANSWER_WITHIN_S:g} s",
+            detail=f"nothing was changed; until it answers, private values of {self._storage.root} cannot be read or written",
+            hint="check that this machine can reach it; it is asked again later",
+            reason="timeout",
+            operation=what,
         )
 
-    def _wrong(self, by_service: bool, what: str) -> KeyStoreError:
+    def _wrong(
+        self, by_service: bool, what: str, reason: str = "wrong-answer", **facts: Any
+    ) -> KeyStoreError:
         if not by_service:
             return self._error(
                 KeyStoreError,
-                f"{what} in {self._storage.root} is not what was written",
-                hint="bring the folder back from where it is kept safe",
+                f"{what} in {self._storage.root} is damaged",
+                hint="restore the folder of keys from its backup",
+                reason="damaged-master-key",
             )
         return self._error(
             KeyStoreError,
-            f"the key management service gives another answer than it must: {what}",
-            detail="nothing was changed: what would be encrypted by another key could not be read again",
-            hint=f"hw.open(..., kms=...) with the service, and the key there, that {self._storage.root} was made with",
+            f"the key management service gave a wrong answer: {what}",
+            detail="nothing was changed, because values encrypted by a wrong key could not be decrypted again",
+            hint=f"hw.open(..., kms=...) with the service, and its key, that wrapped the keys in {self._storage.root}",
+            reason=reason,
+            **facts,
         )
 
-    def _error(self, kind: type[KeyStoreError], message: str, **more: str) -> KeyStoreError:
+    def _error(self, kind: type[KeyStoreError], message: str, **more: Any) -> KeyStoreError:
         return kind(message, **more, folder=str(self._storage.root))
 
 

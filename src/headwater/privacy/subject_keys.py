@@ -87,9 +87,14 @@ class SubjectKeys(Protocol):
 
 def subject_text(subject: Any) -> str:
     """Return the text of a subject for its key: the same for 7 and '7', because topics may have either."""
-    hint = "it is the value of the column that others are PRIVATE BY: ws.forget(7)"
+    hint = "pass the value of the column that PRIVATE BY names: ws.forget(7)"
     if isinstance(subject, bool) or not isinstance(subject, (int, str)) or subject == "":
-        raise UsageError(f"a subject is a whole number or a text, not {subject!r}", hint=hint)
+        raise UsageError(
+            f"a subject must be an integer or a string, not {subject!r}",
+            hint=hint,
+            argument="subject",
+            value=subject,
+        )
     return kept_text(str(subject), "a subject", hint)
 
 
@@ -227,10 +232,12 @@ class FileKeys:
                 return None
             if not 0 < number <= self._files.count:
                 raise KeyStoreError(
-                    f"key {number} is not in {self._storage.root}",
-                    detail="nothing was forgotten: the values are there, and the keys to them are not",
-                    hint="bring back the folder of keys that belongs to this workspace, or say where it is: "
+                    f"key {number} is missing from {self._storage.root}",
+                    detail="its subject was not forgotten: the encrypted values exist, but not the key to them",
+                    hint="restore the folder of keys that belongs to this workspace, or pass its path: "
                     'hw.open(..., keys="..."), or HEADWATER_KEYS',
+                    reason="missing-key",
+                    key=number,
                     folder=str(self._storage.root),
                 )
             if (key := self._unwrapped.get(number)) is None:
@@ -254,14 +261,18 @@ class FileKeys:
         cipher = self._master(master)
         if cipher is None:
             raise self._files.damaged(
-                f"master key {master}, by which key {number} is wrapped, is not among them"
+                f"master key {master}, which wraps key {number}, is missing",
+                reason="missing-master-key",
+                key=number,
             )
         try:
             return cipher.decrypt(nonce, wrapped, _bound(number, digest))
         except InvalidTag:
             self._by_master.clear()  # a service may have returned a wrong key: ask again next time
             self._masters = Masters(self._storage, self._wrapping)
-            raise self._files.damaged(f"key {number} cannot be unwrapped") from None
+            raise self._files.damaged(
+                f"key {number} cannot be unwrapped", reason="unwrap", key=number
+            ) from None
 
     # --- masters ---------------------------------------------------------------------------------------------------
 
@@ -275,7 +286,7 @@ class FileKeys:
         one."""
         if not self._masters.exist():
             if self._files.count:
-                raise self._files.damaged("the master key is missing")
+                raise self._files.damaged("the master key is missing", reason="missing-master-key")
             fresh = {1: os.urandom(KEY_BYTES)}
             self._masters.write(1, fresh, self._masters.wrapped(fresh))
         master = self._masters.current()
@@ -376,13 +387,15 @@ def nothing_kept(subject: str, forgotten: Sequence[Forgetting]) -> UsageError:
     before = next((one for one in reversed(forgotten) if one.subject == subject), None)
     if before is None:
         return UsageError(
-            f"there is nothing to forget of subject {subject!r}: no private value of theirs was ever kept",
-            hint="a subject is the value of the column that others are PRIVATE BY",
+            f"subject {subject!r} has no private values to forget",
+            hint="a subject is a value of the column that PRIVATE BY names",
+            reason="no-values",
             subject=subject,
         )
     return UsageError(
-        f"subject {subject!r} was forgotten already, and nothing of theirs was kept since",
-        hint="ws.deletions() tells of every forgetting, and what has become of it",
+        f"subject {subject!r} is already forgotten, and has no private values since",
+        hint="ws.deletions() lists every deletion and its progress",
+        reason="forgotten",
         subject=subject,
         number=before.number,
     )

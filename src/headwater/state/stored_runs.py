@@ -94,10 +94,12 @@ class StoredRuns:
                 if ref.file in self._manifests.get(tick).files:
                     name = f"{state_files.RUNS}/{ref.file}"
                     return CorruptionError(
-                        f"{name} is missing, and tick {tick} names it",
-                        hint="`headwater rebuild` makes the views anew from the log",
+                        f"{name} is missing, but tick {tick} needs it",
+                        hint="`headwater rebuild` rebuilds the views from the log",
                         file=name,
                         offset=0,
+                        tick=tick,
+                        reason="missing",
                     )
         return tick_not_kept(ref.ticks[1], ticks)
 
