@@ -52,10 +52,10 @@ def check_backlog(
         behind = sum(end - min(end, at.get(p, 0)) for p, end in ends.items())
         if behind and behind + rows > limit:
             raise BacklogError(
-                f"cursor {cursor.name!r} is {behind:,} rows behind on topic {topic.name!r}, which takes {limit:,}",
+                f"cursor {cursor.name!r} is {behind:,} rows behind on topic {topic.name!r}, whose backlog_rows is {limit:,}",
                 detail=f"nothing of this append of {rows:,} rows was written",
                 hint=f"append again when {cursor.name!r} has caught up; ALTER TOPIC {topic.name} SET (when_behind = 'grow') "
-                "lets it grow",
+                "removes the limit",
                 topic=topic.name,
                 cursor=cursor.name,
                 rows=behind,
@@ -81,8 +81,9 @@ def patiently(log: FollowedLog, clock: Clock, append: Callable[[], Receipt]) -> 
             span = BLOCK_FOR_US if topic.block_for_us is None else topic.block_for_us
             left = began + span / 1e3 - clock.steady_ms()
             if left <= 0:
-                waited = f"it has waited for {format_span(span)}, and nothing of it was written"
-                raise BacklogError(error.message, detail=waited, hint=error.hint, **error.facts) from None
+                waited = f"the append waited for {format_span(span)}, and nothing of it was written"
+                facts = {**error.facts, "waited": format_span(span)}
+                raise BacklogError(error.message, detail=waited, hint=error.hint, **facts) from None
             if seen is not None:
                 log.wait_commit(seen, min(left, PIECE_MS))
             seen = log.sequence()  # before the attempt, so that a commit during it ends the next wait

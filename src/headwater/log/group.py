@@ -282,9 +282,18 @@ class GroupMember:
             raise UsageError(
                 f"member {self.member!r} of group {self.name!r} belongs to the process that joined",
                 hint="join in the forked process too: topic.group(...)",
+                group=self.name,
+                member=self.member,
+                reason="forked",
             )
         if self._left:
-            raise UsageError(f"member {self.member!r} has left group {self.name!r}", hint="join it again")
+            raise UsageError(
+                f"member {self.member!r} has left group {self.name!r}",
+                hint="join it again",
+                group=self.name,
+                member=self.member,
+                reason="left",
+            )
 
     def _look(self) -> None:
         """Refresh the assignment; beat if a beat is due, or if the group no longer lists this member."""
@@ -348,12 +357,12 @@ class GroupMember:
     def _fenced(self) -> FencedError:
         lost, self._forfeited = sorted(self._forfeited), set()
         return FencedError(
-            f"member {self.member!r} of group {self.name!r} no longer has "
+            f"member {self.member!r} of group {self.name!r} no longer owns "
             + (
                 f"partition {', '.join(map(str, lost))} of topic {self.topic!r}" if lost else "its partitions"
             ),
-            detail="their uncommitted rows go to the new owner; the other partitions of this member are as they were",
-            hint="read on; if this was slow work, call beat() within the timeout or join with a longer one",
+            detail="the new owner reads their uncommitted rows; other partitions of this member are not affected",
+            hint="continue reading; if processing is slow, call beat() within the timeout, or join with a longer one",
             topic=self.topic,
             group=self.name,
             member=self.member,
@@ -383,5 +392,9 @@ class GroupMember:
 def _timeout_ms(timeout: str | float) -> float:
     timeout_ms = parse_span_us(timeout) / 1e3 if isinstance(timeout, str) else timeout * 1e3
     if timeout_ms <= 0:
-        raise UsageError(f"the timeout of a member is longer than nothing, not {timeout!r}")
+        raise UsageError(
+            f"the timeout of a group member must be greater than zero, not {timeout!r}",
+            argument="timeout",
+            value=timeout,
+        )
     return timeout_ms

@@ -57,6 +57,8 @@ def check_promised(topic: TopicDefinition) -> None:
     """Raise UsageError unless the topic takes producer watermarks."""
     if topic.watermark != "producers":
         raise UsageError(
-            f"the producers of topic {topic.name!r} make no promises: its watermark follows its rows",
-            hint="make the topic WITH (watermark = 'producers'), or punctuate it as a whole: topic.punctuate(t)",
+            f"topic {topic.name!r} has no producer watermarks: its watermark follows its rows",
+            hint="create the topic WITH (watermark = 'producers'), or punctuate it without a producer: topic.punctuate(t)",
+            topic=topic.name,
+            reason="not-producer-watermarks",
         )

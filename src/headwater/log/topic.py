@@ -82,6 +82,8 @@ class Topic:
             raise UsageError(
                 f"topic {self.name!r} has no primary key, so its records cannot be deleted",
                 hint="retention removes old records: ALTER TOPIC ... SET (retention = '7 days')",
+                topic=self.name,
+                reason="no-primary-key",
             )
         return self.append(_tombstones(rows), **options)
 
@@ -111,7 +113,7 @@ class Topic:
         """
         if from_time is not None:
             if start != "earliest":
-                raise UsageError("a read begins at start or at from_time, not at both")
+                raise UsageError("pass start or from_time, not both", argument="from_time", value=from_time)
             start = from_time
         options = ReadOptions(columns_of(columns), batch_rows, on_gap)
         positions = resolve_start(self._log, self.name, start, by, partitions)
@@ -155,11 +157,15 @@ class Topic:
             raise UsageError(
                 f"topic {self.name!r} has no event time to punctuate",
                 hint="declare one: WATERMARK FOR at AS at - INTERVAL '10 minutes'",
+                topic=self.name,
+                reason="no-event-time",
             )
         if not isinstance(moment, datetime):
             raise UsageError(
-                f"a topic is punctuated at a datetime, not {moment!r}",
+                f"punctuate takes a datetime, not {moment!r}",
                 hint="topic.punctuate(datetime(2026, 1, 31, 12, tzinfo=UTC))",
+                argument="moment",
+                value=moment,
             )
         if producer is not None:
             self._log.promise(self.name, label(producer, "producer"), to_us(moment))
@@ -174,7 +180,9 @@ class Topic:
                 f"topic {self.name!r} has no producer {producer!r}",
                 hint=f"its producers are {known}"
                 if known
-                else "it has none: one joins by a promise or an append",
+                else "it has none: a producer joins by an append or by topic.punctuate(t, producer=...)",
+                topic=self.name,
+                producer=producer,
             )
 
     def promises(self) -> Mapping[str, Promise]:
@@ -191,7 +199,10 @@ class Topic:
         partition = whole_number(partition, "partition")
         if partition not in partitions:
             raise UsageError(
-                f"topic {self.name!r} has no partition {partition}", hint=f"it has 0 to {len(partitions) - 1}"
+                f"topic {self.name!r} has no partition {partition}",
+                hint=f"its partitions are 0 to {len(partitions) - 1}",
+                topic=self.name,
+                partition=partition,
             )
         offset = partitions[partition].end if offset is None else whole_number(offset, "offset")
         moment = self._log.watermark(self.name, partition, offset)

@@ -420,8 +420,10 @@ class Appender:
                 touched = sorted(by_name[name].frames or {}) if name in by_name else []
                 if len(touched) != 1:
                     raise UsageError(
-                        f"expect={wanted} needs rows of topic {name!r} that go to one partition, not {len(touched)}",
+                        f"expect={wanted} needs rows for one partition of topic {name!r}, but they go to {len(touched)}",
                         hint="write expect={partition: offset}",
+                        topic=name,
+                        partitions=len(touched),
                     )
                 wanted = {touched[0]: wanted}
             check_offsets(name, wanted, {p: s.end for p, s in enumerate(topic.partitions)}, given)

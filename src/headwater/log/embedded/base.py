@@ -56,5 +56,7 @@ def partition_of(topic: TopicState, number: int) -> PartitionState:
         raise UsageError(
             f"topic {topic.definition.name!r} has no partition {number}",
             hint=f"its partitions are 0 to {len(topic.partitions) - 1}",
+            topic=topic.definition.name,
+            partition=number,
         )
     return topic.partitions[number]

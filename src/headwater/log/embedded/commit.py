@@ -179,7 +179,7 @@ class Core:
         if self.journal.applied < size:
             self.journal.findings.append(
                 f"{journal_name(self.journal.number)}: {size - self.journal.applied} bytes of an append that was never "
-                f"acknowledged were cut at byte {self.journal.applied}"
+                f"acknowledged were truncated at byte {self.journal.applied}"
             )
             file.truncate(self.journal.applied)
 

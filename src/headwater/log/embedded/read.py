@@ -268,6 +268,8 @@ def _columns(topic: TopicDefinition, columns: Sequence[str] | None) -> list[str]
             raise UsageError(
                 f"topic {topic.name!r} has no column {name!r}",
                 hint=f"its columns are {', '.join(everything)}",
+                topic=topic.name,
+                column=name,
             )
     return everything if columns is None else list(columns)
 
@@ -283,7 +285,7 @@ def gap(topic: str, partition: int, position: int, first: int) -> GapError:
     return GapError(
         f"offset {position} of partition {partition} of topic {topic!r} was removed; the first available is {first}",
         detail=f"{first - position} rows were missed",
-        hint="read from 'earliest', or declare on_gap='earliest' or 'latest' to go on and count the loss",
+        hint="read from 'earliest', or pass on_gap='earliest' or 'latest' to continue and count the lost rows",
         topic=topic,
         partition=partition,
         position=position,
@@ -295,5 +297,8 @@ def gap(topic: str, partition: int, position: int, first: int) -> GapError:
 def no_event_time(topic: str) -> UsageError:
     """Return the error for an event-time request on a topic without event time."""
     return UsageError(
-        f"topic {topic!r} has no event time", hint="declare WATERMARK FOR a TIMESTAMP column when creating it"
+        f"topic {topic!r} has no event time",
+        hint="declare WATERMARK FOR a TIMESTAMP column when creating it",
+        topic=topic,
+        reason="no-event-time",
     )

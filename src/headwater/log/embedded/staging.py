@@ -113,7 +113,7 @@ class EmbeddedStage:
 
     def _open(self) -> None:
         if self._done:
-            raise UsageError("this transaction is over", hint="begin a new one")
+            raise UsageError("this transaction has ended", hint="begin a new one", reason="ended")
 
     def _spill(self) -> None:
         with nothing_written():
@@ -133,10 +133,17 @@ class EmbeddedStage:
                     f"an append to the {which} {name!r} must fit in memory "
                     f"({self._core.settings.staging_bytes_max >> 20} MB)",
                     detail=f"the {what} depends on what others append meanwhile",
-                    hint="append in smaller pieces",
+                    hint="append fewer rows at a time",
+                    topic=name,
+                    reason="too-large-to-stage",
                 )
             if self._versions.setdefault(name, definition.schema_version) != definition.schema_version:
-                raise UsageError(f"topic {name!r} was altered during this transaction", hint="begin it again")
+                raise UsageError(
+                    f"topic {name!r} was altered during this transaction",
+                    hint="begin a new transaction",
+                    topic=name,
+                    reason="altered",
+                )
             total = self._totals.setdefault(name, RowSum(topic.id, definition)) if self._adds_up else None
             for batch in batches:
                 ends = {p: self._ends.get((name, p), 0) for p in range(definition.partitions)}

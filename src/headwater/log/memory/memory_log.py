@@ -118,8 +118,8 @@ class MemoryLog:
             topic = self._topic(old.name)
             if topic.definition != old or topic.cursors or any(p.end for p in topic.partitions):
                 raise ConflictError(
-                    f"topic {old.name!r} was altered, written to or read by someone else",
-                    hint="look at it again; only a topic without records is replaced",
+                    f"topic {old.name!r} was altered, written to or read by another process",
+                    hint="check it again; only a topic without records can be replaced",
                     topic=old.name,
                     expected=old,
                     actual=topic.definition,
@@ -133,14 +133,16 @@ class MemoryLog:
             topic = self._topic(old.name)
             if topic.definition != old:
                 raise ConflictError(
-                    f"topic {old.name!r} has been altered by someone else",
-                    hint="look at its definition and try again",
+                    f"topic {old.name!r} was altered by another process",
+                    hint="read its definition again, then alter it",
                     topic=old.name,
                     expected=old,
                     actual=topic.definition,
                 )
             if (new.name, new.partitions) != (old.name, old.partitions):
-                raise UsageError(f"topic {old.name!r} keeps its name and its number of partitions")
+                raise UsageError(
+                    f"topic {old.name!r} cannot change its name or number of partitions", topic=old.name
+                )
             self._commit()
             topic.definition = replace(new, incarnation=topic.definition.incarnation)
 
@@ -376,13 +378,16 @@ class MemoryLog:
             if columns is not None and not set(columns) <= known:
                 unknown = next(c for c in columns if c not in known)
                 raise UsageError(
-                    f"topic {topic!r} has no column {unknown!r}", hint=f"it has {', '.join(names)}"
+                    f"topic {topic!r} has no column {unknown!r}",
+                    hint=f"its columns are {', '.join(names)}",
+                    topic=topic,
+                    column=unknown,
                 )
             if start < part.first:
                 raise GapError(
-                    f"offset {start} of topic {topic!r}, partition {partition}, was removed by retention",
-                    detail=f"{part.first - start} offsets are gone; the first that is kept is {part.first}",
-                    hint="go on from the first that is kept, and consider a cursor with hold or a longer retention",
+                    f"offset {start} of partition {partition} of topic {topic!r} was removed; the first available is {part.first}",
+                    detail=f"{part.first - start} rows were missed",
+                    hint="read from 'earliest', or pass on_gap='earliest' or 'latest' to continue and count the lost rows",
                     topic=topic,
                     partition=partition,
                     position=start,
@@ -401,6 +406,8 @@ class MemoryLog:
                 raise UsageError(
                     f"topic {topic!r} has no event time",
                     hint="seek by append time, or declare a WATERMARK column",
+                    topic=topic,
+                    reason="no-event-time",
                 )
             for offset, appended_at, event_time in part.records(definition):
                 if (appended_at if axis == "appended" else event_time) >= moment:
@@ -504,7 +511,9 @@ class MemoryLog:
         with self._held():
             held = self._topic(topic)
             if group not in held.groups:
-                raise UsageError(f"topic {topic!r} has no group {group!r}", hint="join it first")
+                raise UsageError(
+                    f"topic {topic!r} has no group {group!r}", hint="join it first", topic=topic, group=group
+                )
             held.groups[group].release(member, partitions)
             return held.group_info(group)
 

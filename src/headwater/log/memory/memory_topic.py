@@ -43,6 +43,8 @@ class MemoryTopic:
             raise UsageError(
                 f"topic {self.definition.name!r} has no partition {number}",
                 hint=f"its partitions are 0 to {len(self.partitions) - 1}",
+                topic=self.definition.name,
+                partition=number,
             )
         return self.partitions[number]
 

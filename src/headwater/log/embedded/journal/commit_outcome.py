@@ -8,10 +8,8 @@ from types import TracebackType
 from headwater.core.errors import DiskFullError, HeadwaterError, SyncFailedError
 
 NOTHING_WRITTEN = "nothing of this append was written"
-NOT_KNOWN = "it is not known whether this commit counts"
-LOOK = (
-    "look what is there, or append with producer= and sequence=: then it can be repeated and is written once"
-)
+NOT_KNOWN = "it is not known whether this commit took effect"
+LOOK = "read what is there, or append with producer= and sequence=, which can be repeated and is written once"
 
 
 class nothing_written:
@@ -31,7 +29,8 @@ class nothing_written:
         """Raise the error of a full disk with the outcome of the append."""
         if isinstance(error, DiskFullError):
             hint = "free some space and append again; no restart is needed"
-            raise DiskFullError(error.message, detail=NOTHING_WRITTEN, hint=hint, **error.facts) from error
+            facts = {**error.facts, "outcome": "not-written"}
+            raise DiskFullError(error.message, detail=NOTHING_WRITTEN, hint=hint, **facts) from error
 
 
 class not_known:

@@ -66,7 +66,7 @@ class Flusher:
             if self._publisher.broken:
                 raise SyncFailedError(
                     f"{journal_name(self._journal.number)} could not be synced to disk by another append",
-                    hint="the next append recovers what is there",
+                    hint="the next append recovers from what is on disk",
                     file=journal_name(self._journal.number),
                 )
             number, end, todo = self._journal.number, self._journal.applied, list(self._journal.pending)

@@ -118,7 +118,7 @@ class JournalFollower:
         workspace was deleted."""
         if not self.storage.exists(FOLDER):
             raise WorkspaceMissingError(
-                f"the workspace in {self.storage.root} is gone",
+                f"the workspace in {self.storage.root} no longer exists",
                 hint="was its folder moved or deleted? open it again",
                 file=str(self.storage.root),
             )
@@ -146,7 +146,7 @@ class JournalFollower:
             self.file()
             if not self.published.linked():
                 raise WorkspaceMissingError(
-                    f"the workspace in {self.storage.root} is gone",
+                    f"the workspace in {self.storage.root} no longer exists",
                     hint="was its folder moved or deleted? open it again",
                     file=str(self.storage.root),
                 )
@@ -206,7 +206,7 @@ class JournalFollower:
                 "background",
                 JOURNAL_FAULT,
                 "; ".join(lost),
-                "check cursors and definitions, then run headwater verify: where it finds the log whole, this is over",
+                "check cursors and definitions, then run headwater verify: the warning ends when it finds no damage",
             )
 
     def apply(self, record: Record, end: int) -> None:

@@ -55,8 +55,8 @@ class NextJournal:
                     )
                 self._write(end, fence=True, void=void)
                 self._journal.findings.append(
-                    f"{journal_name(number - 1)} was left at byte {end}: "
-                    + ("a sync failed" if void else "its writer died or did not move for too long")
+                    f"{journal_name(number - 1)} was closed at byte {end}: "
+                    + ("a sync failed" if void else "its writer died or was stopped for too long")
                 )
         self._publisher.broken = False
         self.enter()
@@ -139,8 +139,9 @@ class NextJournal:
         while not file.try_lock():
             if self._journal.clock_ms() - since > 2 * self._journal.settings.lock_timeout_ms:
                 raise LogTimeoutError(
-                    f"{file.name} is held by a process that does not move",
-                    hint="end that process: it was stopped while it took the workspace over from another",
+                    f"the lock on {file.name} is held by a process that does not continue",
+                    hint="end that process: it was stopped while it took over the workspace from another",
+                    file=file.name,
                 )
             time.sleep(0.001)
 

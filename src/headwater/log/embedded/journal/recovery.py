@@ -80,8 +80,8 @@ def damaged_begin(number: int) -> CorruptionError:
     """Return the error for a journal whose first record cannot be read, although the journal was begun."""
     name = journal_name(number)
     return CorruptionError(
-        f"{name} is damaged at byte 0: its first record, which says where the journal before it ends, cannot be read",
-        detail="what was committed to it is not lost, and cannot be told from what was not",
+        f"{name} is damaged at byte 0: its first record, which has the end of the journal before it, cannot be read",
+        detail="its commits are not lost, but cannot be distinguished from writes that were not committed",
         hint=f"restore {name} from a backup",
         file=name,
         offset=0,
@@ -98,6 +98,7 @@ def missing(numbers: Sequence[int], there: Sequence[int]) -> CorruptionError:
         hint=_going_on(numbers[0], there),
         file=names[0],
         offset=0,
+        reason="missing",
     )
 
 
@@ -106,18 +107,19 @@ def cut_short(number: int, size: int, limit: int, there: Sequence[int]) -> Corru
     name = journal_name(number)
     return CorruptionError(
         f"{name} ends at byte {size}: acknowledged commits are missing, up to byte {limit}",
-        detail=f"it is an older copy, or was cut; {_said(number, there)}",
+        detail=f"it is an older copy, or was truncated; {_said(number, there)}",
         hint=_going_on(number, there),
         file=name,
         offset=size,
+        reason="truncated",
     )
 
 
 def _said(number: int, there: Sequence[int]) -> str:
     """Return which file proves that commits were acknowledged in a journal."""
     if later := [journal_name(n) for n in there if n > number]:
-        return f"so does {later[-1]}, which goes on from there"
-    return "`head` says that commits are visible in it"
+        return f"{later[-1]} continues after those commits"
+    return "`head` shows that commits in it are visible"
 
 
 def _going_on(number: int, there: Sequence[int]) -> str:
@@ -126,8 +128,8 @@ def _going_on(number: int, there: Sequence[int]) -> str:
     away = f"move {', '.join(later)} out of the folder, and delete" if later else "delete"
     return (
         "restore the whole folder of the workspace from one backup, or this file. Where there is no backup, "
-        f"{away} the file `head` and those named head.1, head.2 and so on: the log then ends before the missing commits, gives their "
-        "offsets to other records, and every view, cursor and sink that had read them must be rebuilt"
+        f"{away} the file `head` and those named head.1, head.2 and so on: the log then ends before the missing commits and gives "
+        "their offsets to new records; every view, cursor and sink that had read them must be rebuilt"
     )
 
 
@@ -182,10 +184,11 @@ def _replay(storage: Storage, loaded: LoadedState, limit: int, there: Sequence[i
     if not storage.exists(name):
         raise CorruptionError(
             f"{name} is missing",
-            detail="the journal says what was committed since the last checkpoint",
+            detail="the journal has the commits since the last checkpoint",
             hint="restore the workspace's journal folder from a backup",
             file=name,
             offset=0,
+            reason="missing",
         )
     if limit <= loaded.applied:
         return
@@ -225,7 +228,7 @@ def follow(
         end = item.end if item.end is not None else span[1]
         record = salvage.mend(storage, file.read_at(item.start, end - item.start))
         if record is not None:
-            findings.append(f"{file.name} was damaged at byte {item.start}; the record there could be mended")
+            findings.append(f"{file.name} was damaged at byte {item.start}; the record there was repaired")
             yield record, end, True
             continue
         after = found[place + 1] if item.end is not None else None
@@ -237,7 +240,7 @@ def follow(
             yield record, end, True
         lost.append(
             f"{file.name} is damaged at byte {item.start}, up to byte {end}: {rows} rows of the commits there were "
-            "found in the segments; cursors that were moved and topics that were changed there are as before"
+            "found in the segments; changes of cursors and topics there are lost"
         )
         findings.append(lost[-1])
         yield None, end, True
@@ -248,14 +251,14 @@ def _newest_checkpoint(storage: Storage, receipts_max: int) -> LoadedState:
     for journal, byte, name in reversed(checkpoints(storage)):
         begin = begin_of(storage, journal + 1)
         if begin is not None and begin.record["previous_end"] < byte:
-            findings.append(f"{name} has commits that were voided, and was passed over for the one before it")
+            findings.append(f"{name} has commits that were voided; the checkpoint before it was used")
             continue
         data = storage.read(name)
         text, _, digest = data.rpartition(b"\n")
         if xxhash.xxh3_64_hexdigest(text).encode() == digest:
             state = JournalState.from_json(orjson.loads(text)["state"], receipts_max)
             return LoadedState(state, journal, byte, findings=findings)
-        findings.append(f"{name} fails its checksum and was passed over for the one before it")
+        findings.append(f"{name} fails its checksum; the checkpoint before it was used")
     if findings and not storage.exists(journal_name(1)):
         raise CorruptionError(
             "no checkpoint of this workspace passes its checksum",
@@ -263,6 +266,7 @@ def _newest_checkpoint(storage: Storage, receipts_max: int) -> LoadedState:
             hint="restore the checkpoints folder from a backup",
             file=CHECKPOINTS,
             offset=0,
+            reason="no-checkpoint",
         )
     return LoadedState(JournalState(receipts_max=receipts_max), 1, 0, findings=findings)
 
@@ -328,7 +332,7 @@ def repair_after_power_loss(storage: Storage, findings: list[str], head: Head | 
                     )
                     continue
                 findings.append(
-                    f"{file.name} was cut at byte {item.start}: its frames never reached the disk"
+                    f"{file.name} was truncated at byte {item.start}: the frames of its last commit never reached the disk"
                 )
                 file.truncate(item.start)
                 file.sync()

@@ -126,7 +126,7 @@ class SegmentReader:
                 prefix = file.read_at(0, start)
                 if not frames.is_prefix(prefix, next(iter(segment.checksums), None)):
                     file.close()
-                    raise corrupt(segment, 0, "its schema is not what was written")
+                    raise corrupt(segment, 0, "its schema differs from what was written")
                 schema = pa.ipc.read_schema(pa.py_buffer(prefix))
                 found = self._files[segment.name] = _Open(file, schema)
                 while len(self._files) > self._open_max:
@@ -223,11 +223,11 @@ class SegmentReader:
                     header = frames.parse_header(memoryview(data), byte)
                     if header.first > start:
                         raise corrupt(
-                            segment, at, "the checksum of a frame's header does not hold", header.first
+                            segment, at, "the checksum of a frame's header does not match", header.first
                         )
                     return at + byte
             byte = data.find(frames.CONTINUATION, byte + 1)
-        raise corrupt(segment, at, "the checksum of a frame's header does not hold")
+        raise corrupt(segment, at, "the checksum of a frame's header does not match")
 
     # --- batches -------------------------------------------------------------------------------------------------
 
