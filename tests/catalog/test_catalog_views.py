@@ -13,7 +13,7 @@ from headwater.catalog.view_definitions import (
     view_options,
 )
 from headwater.core.errors import NewerVersionError, SchemaError, UsageError
-from headwater.core.names import Named, spelling
+from headwater.core.names import Named, canonical_name
 from headwater.core.types import TIMESTAMP
 from tests.raising import raises
 
@@ -142,10 +142,10 @@ def test_a_difference_says_what_is_there_and_what_is_asked_for() -> None:
 
 
 def test_names_are_found_in_any_case() -> None:
-    assert spelling(["Clicks"], "cLICKS") == "Clicks"
-    assert spelling(["Clicks", "clicks"], "clicks") == "clicks"
-    assert spelling(["Clicks", "clicks"], "CLICKS") is None
-    assert spelling([], "a") is None
+    assert canonical_name(["Clicks"], "cLICKS") == "Clicks"
+    assert canonical_name(["Clicks", "clicks"], "clicks") == "clicks"
+    assert canonical_name(["Clicks", "clicks"], "CLICKS") is None
+    assert canonical_name([], "a") is None
     things = Named({"Clicks": 1, "b": 2})
     assert (things["clicks"], things.get("B"), things.get("c"), "CLICKS" in things) == (1, 2, None, True)
     assert (dict(things), len(things), things == {"Clicks": 1, "b": 2}) == ({"Clicks": 1, "b": 2}, 2, True)

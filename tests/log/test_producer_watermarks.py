@@ -103,12 +103,12 @@ class Play:
         for p, info in self.log.partitions("feed").items():
             assert info.watermark == level
             assert self.seen.setdefault((p, info.end), level) == level, "one offset has one watermark"
-        promises = {name: p.moment for name, p in self.log.promises("feed").items()}
+        promises = {name: p.moment for name, p in self.log.producer_watermarks("feed").items()}
         known = self.model.known()
         assert promises == {n: None if m is None else moment(m) for n, m in known.items()}
 
     def _promise(self, name: str, minute: int) -> None:
-        self.log.promise("feed", name, moment(minute))
+        self.log.declare_watermark("feed", name, moment(minute))
         self.model.history.append(("promise", name, minute))
 
     def _append(self, name: str | None, minute: int) -> None:
@@ -123,9 +123,9 @@ class Play:
         self.model.history.append(("retire", name, None))
 
     def _expire(self, name: str, in_time: bool) -> None:
-        known = self.log.promises("feed").get(name)
+        known = self.log.producer_watermarks("feed").get(name)
         since = 0 if known is None else known.heard_at - (0 if in_time else 1)
-        gone = self.log.retire("feed", name, silent_since=since)
+        gone = self.log.retire("feed", name, idle_since=since)
         assert gone == (known is not None and in_time)
         if gone:
             self.model.history.append(("retire", name, None))
@@ -186,13 +186,13 @@ def test_what_a_wiped_out_record_said_comes_back_from_its_frames(tmp_path: Path)
     clock = ManualClock()
     log = EmbeddedLog.open(tmp_path / "ws", clock=clock)
     log.create_topic(FEED)
-    log.promise("feed", "a", moment(5))
-    log.promise("feed", "b", moment(3))
-    log.promise("feed", "a", moment(9))
+    log.declare_watermark("feed", "a", moment(5))
+    log.declare_watermark("feed", "b", moment(3))
+    log.declare_watermark("feed", "a", moment(9))
     log.retire("feed", "b")
     heard = log.partitions("feed")[0].heard_at
     clock.advance("1 minute")
-    log.punctuate("feed", {0: moment(20)}, silent_at={0: log.ends(["feed"])["feed"][0]})
+    log.punctuate("feed", {0: moment(20)}, idle_at={0: log.ends(["feed"])["feed"][0]})
     log.append(Append({"feed": [conform([{"n": 1, "at": NOON}], FEED)]}))
     watermarks = [log.watermark("feed", p, o) for p in (0, 1) for o in range(4)]
     log.close()
@@ -210,7 +210,7 @@ def test_what_a_wiped_out_record_said_comes_back_from_its_frames(tmp_path: Path)
         assert [log.watermark("feed", p, o) for p in (0, 1) for o in range(4)] == watermarks
         assert log.partitions("feed")[0].heard_at == heard
         if scanned.record["parts"]:
-            assert set(log.promises("feed")) == {"a"}, scanned.record["said"]
+            assert set(log.producer_watermarks("feed")) == {"a"}, scanned.record["said"]
         log.close()
 
 

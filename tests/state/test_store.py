@@ -86,7 +86,7 @@ def test_what_was_held_in_memory_is_touched_once_it_is_mapped(
     assert touched == refs
     store.remember(dataclasses.replace(refs[0], file="other"), runs[0])
     held.forget(lambda file: True)
-    assert not held._let_go
+    assert not held._released
 
 
 def test_many_runs_of_a_tick_share_a_file_and_a_sync(tmp_path: Path) -> None:

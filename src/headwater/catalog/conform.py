@@ -373,23 +373,25 @@ def _check_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> None:
             if row >= 0:
                 why = "the event time" if field.nullable else f"{format_type(field.type)} NOT NULL"
                 raise _bad(topic, row, field.name, None, why)
-        if pa.types.is_nested(field.type) and _may_lack(column, field.type):
+        if pa.types.is_nested(field.type) and _may_miss_field(column, field.type):
             for row, value in enumerate(with_times_as_numbers(column).to_pylist()):
-                if lacking := _lacking(value, field.type, field.name):
-                    raise _bad(topic, row, lacking[0], None, lacking[1])
+                if missing_field := _missing_field(value, field.type, field.name):
+                    raise _bad(topic, row, missing_field[0], None, missing_field[1])
 
 
-def _may_lack(column: pa.Array, kind: pa.DataType) -> bool:
+def _may_miss_field(column: pa.Array, kind: pa.DataType) -> bool:
     """Whether a NOT NULL field inside a nested column may be null: quick, but possibly true because of unreferenced entries."""
     if pa.types.is_struct(kind):
         for i in range(kind.num_fields):
             child, part = pc.struct_field(column, [i]), kind.field(i)
-            if (not part.nullable and child.null_count > column.null_count) or _may_lack(child, part.type):
+            if (not part.nullable and child.null_count > column.null_count) or _may_miss_field(
+                child, part.type
+            ):
                 return True
     elif pa.types.is_list(kind):
-        return _may_lack(column.flatten(), kind.value_type)
+        return _may_miss_field(column.flatten(), kind.value_type)
     elif pa.types.is_map(kind):
-        return _may_lack(column.items, kind.item_type)
+        return _may_miss_field(column.items, kind.item_type)
     return False
 
 
@@ -413,7 +415,7 @@ def _hides_nulls(column: pa.Array, kind: pa.DataType) -> bool:
     return pa.types.is_map(kind) and _hides_nulls(column.items, kind.item_type)
 
 
-def _lacking(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None:
+def _missing_field(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None:
     """Return the path of the first NOT NULL field that is NULL in a nested value, and the type expected there."""
     inner: Iterable[tuple[Any, pa.DataType, str]] = ()
     if value is None:
@@ -428,7 +430,7 @@ def _lacking(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None
         inner = ((item, kind.value_type, f"{path}[]") for item in value)
     elif pa.types.is_map(kind):
         inner = ((item, kind.item_type, f"{path}{{}}") for _, item in value)
-    return next((found for each in inner if (found := _lacking(*each))), None)
+    return next((found for each in inner if (found := _missing_field(*each))), None)
 
 
 def _value(column: pa.Array | pa.ChunkedArray, row: int) -> Any:

@@ -1,6 +1,6 @@
 """Definitions of topics, and the changes of a topic that keep every old record readable.
 
-Names of topics and views share one namespace and ignore case, as in SQL: see `headwater.core.names.spelling`.
+Names of topics and views share one namespace and ignore case, as in SQL: see `headwater.core.names.canonical_name`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headwater.catalog.dropped_columns import DroppedColumn, SchemaChanges
 from headwater.catalog.rules import BACKLOG_OPTIONS, WhenBehind, check_column, check_topic
-from headwater.catalog.rules import HIDDEN as HIDDEN
+from headwater.catalog.rules import METADATA_COLUMNS as METADATA_COLUMNS
 from headwater.catalog.time_options import OCCURRED, SENT, STORED, WatermarkBy, with_clock
 from headwater.core.arguments import span_us, whole_number
 from headwater.core.clock import Microseconds, format_span, parse_span_us

@@ -18,10 +18,10 @@ from headwater.core.settings import DURABILITIES
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
 DEAD = "dead"
 """Part after the dot of the only kind of topic with a dot in its name: the dead messages of a queue."""
-TELLING = frozenset({"_forgotten", "_excised"})
+DELETION_TOPICS = frozenset({"_forgotten", "_excised"})
 """Topics with the records of deletions."""
-_KEPT = TELLING | {"_dead", "_alerts", "_claims", "_answers", "_replies"}
-HIDDEN = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
+_SYSTEM_TOPICS = DELETION_TOPICS | {"_dead", "_alerts", "_claims", "_answers", "_replies"}
+METADATA_COLUMNS = ("_partition", "_offset", "_appended_at", "_op", "_watermark", "_sequence", "_version")
 """Metadata columns of every topic; user columns may not have these names."""
 FORGOTTEN = "_forgotten"
 """Metadata column of topics with private columns: whether the key to a row's values was destroyed."""
@@ -64,14 +64,14 @@ class TopicDeclaration(TimedTopic, Protocol):
     def private(self) -> tuple[tuple[str, str], ...]: ...
 
 
-def is_kept(name: str) -> bool:
+def is_system_topic(name: str) -> bool:
     """Whether a topic of that name is created and written by the workspace itself."""
-    return name.lower() in _KEPT or name.lower().startswith("_queue_")
+    return name.lower() in _SYSTEM_TOPICS or name.lower().startswith("_queue_")
 
 
 def check_free(name: str) -> None:
     """Raise SchemaError if the name is reserved for topics of the workspace."""
-    if is_kept(name):
+    if is_system_topic(name):
         raise SchemaError(
             f"topic name {name!r} is reserved for the workspace",
             hint="choose a name that does not begin with _",
@@ -103,7 +103,7 @@ def check_topic(topic: TopicDeclaration) -> None:
                 column=name,
                 reason="duplicate-column",
             )
-        if name.lower() in (*HIDDEN, *topic.source_columns.names):
+        if name.lower() in (*METADATA_COLUMNS, *topic.source_columns.names):
             raise SchemaError(
                 f"column {name!r} of topic {topic.name!r} has the name of a metadata column",
                 hint="choose another name",

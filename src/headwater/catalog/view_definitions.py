@@ -20,7 +20,7 @@ from headwater.core.types import format_type, parse_type, quote
 Late = Literal["correct", "divert", "drop"]
 OnError = Literal["stop", "divert"]
 StateBound = Literal["any", "bounded"]
-VIEW_HIDDEN = ("_weight", "_tick")
+VIEW_METADATA_COLUMNS = ("_weight", "_tick")
 """Metadata columns of a view's changes."""
 VIEW_FORMAT = 1
 
@@ -248,7 +248,7 @@ def _check_columns(view: str, names: Sequence[str]) -> None:
                 column=name,
                 reason="duplicate-column",
             )
-        if name.lower() in VIEW_HIDDEN:
+        if name.lower() in VIEW_METADATA_COLUMNS:
             raise SchemaError(
                 f"column {name!r} of view {view!r} has the name of a metadata column",
                 hint="give it another name with AS",

@@ -92,7 +92,7 @@ def _checked(body: bytes, bounds: StreamBounds) -> tuple[_Accepted, int]:
     end = _HEAD.size + length
     accepted = _read_schema(body[:end])
     rows = values = size = 0
-    said = _Said()
+    said = _Stated()
     for number, message in enumerate(_messages(body, end), start=1):
         if number > BATCHES_MAX:
             raise StreamTooLargeError(f"it has more than {BATCHES_MAX:,} batches")
@@ -130,7 +130,7 @@ def _checked_schema(message: bytes) -> _Accepted:
     measured = _Message(message, _HEAD.size, len(message) - _HEAD.size)
     if measured.kind != _SCHEMA:
         raise StreamError("it does not begin with a schema")
-    said = _Said()
+    said = _Stated()
     said.metadata(measured.metadata)
     said.schema(measured.header)
     schema = pa.ipc.read_schema(pa.py_buffer(message))
@@ -215,7 +215,7 @@ def _check_first_offset(column: pa.Array, room: int) -> None:
 # --- schemas -------------------------------------------------------------------------------------------------------
 
 
-class _Said:
+class _Stated:
     """Running total of the decoded metadata of a stream: fields including nested ones, and the bytes of texts."""
 
     def __init__(self) -> None:

@@ -169,9 +169,9 @@ class TrustedClock:
                 self._keep(self._anchor)
             left = self._anchor.settles_us - elapsed
             if left <= 0:
-                self._tell(None, elapsed)
+                self._report_change(None, elapsed)
             else:
-                self._tell(_settling(left), elapsed)
+                self._report_change(_settling(left), elapsed)
 
     def _is_time_to_keep(self, elapsed: Microseconds) -> bool:
         return self._anchors is not None and (
@@ -220,7 +220,7 @@ class TrustedClock:
                 self._anchor = Anchor(slow, elapsed, anchor.settles_us)
                 self._jump = replace(jump, by_us=now - slow)
                 expected = slow
-            self._tell(self._doubt_of(jump, expected, held), elapsed)
+            self._report_change(self._doubt_of(jump, expected, held), elapsed)
             return expected
 
     def _doubt_of(self, jump: Jump, expected: Microseconds, held: bool) -> Doubt:
@@ -235,7 +235,7 @@ class TrustedClock:
             f"correct the clock and synchronise it with NTP; a jump that lasts {format_span(jump.holds_us)} is taken as the time",
         )
 
-    def _tell(self, doubt: Doubt | None, elapsed: Microseconds) -> None:
+    def _report_change(self, doubt: Doubt | None, elapsed: Microseconds) -> None:
         """Report a change, and a continuing doubt every minute, because another process may have cleared it."""
         is_new = (doubt is None) != (self._doubt is None)
         self._doubt = doubt

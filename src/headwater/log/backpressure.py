@@ -22,7 +22,7 @@ PIECE_MS = 1_000.0
 
 
 class FollowedLog(Protocol):
-    """The methods of a log that `patiently` needs."""
+    """The methods of a log that `retry_while_blocked` needs."""
 
     def sequence(self) -> int: ...
     def wait_commit(self, sequence: int, timeout_ms: float | None) -> bool: ...
@@ -63,7 +63,7 @@ def check_backlog(
             )
 
 
-def patiently(log: FollowedLog, clock: Clock, append: Callable[[], Receipt]) -> Receipt:
+def retry_while_blocked(log: FollowedLog, clock: Clock, append: Callable[[], Receipt]) -> Receipt:
     """Run `append`; on a topic with `when_behind = 'block'`, retry until its holding cursors have caught up.
 
     Raises BacklogError after the topic's `block_for`.

@@ -195,7 +195,7 @@ class GroupMember:
         ends = None if follow else {p: info.end for p, info in self._log.partitions(self.topic).items()}
         quiet_since = self._clock.steady_ms()
         while not self._left:
-            self._look()
+            self._refresh_assignment()
             batch = self._feeds.take(self._shares)
             if batch is None and self._feeds.open(self._mine(), options, ends):
                 batch = self._feeds.take(self._shares)
@@ -295,7 +295,7 @@ class GroupMember:
                 reason="left",
             )
 
-    def _look(self) -> None:
+    def _refresh_assignment(self) -> None:
         """Refresh the assignment; beat if a beat is due, or if the group no longer lists this member."""
         if self._clock.steady_ms() - self._beat_at_ms < self._timeout_ms / BEATS_WHILE_READING:
             info = self._log.group(self.topic, self.name)

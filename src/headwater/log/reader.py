@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from headwater.catalog.definitions import HIDDEN, TopicDefinition
+from headwater.catalog.definitions import METADATA_COLUMNS, TopicDefinition
 from headwater.catalog.rules import FORGOTTEN
 from headwater.core.clock import to_us
 from headwater.core.errors import GapError, TopicNotFoundError, UsageError
@@ -181,19 +181,19 @@ def shown_columns(definition: TopicDefinition, columns: Sequence[str] | None) ->
     op = ("_op",) if definition.keyed else ()
     if columns is None:
         return (*definition.schema.names, "_partition", "_offset", *op)
-    hidden = {name for name in HIDDEN if name not in ("_op", "_version")} | {
+    metadata = {name for name in METADATA_COLUMNS if name not in ("_op", "_version")} | {
         *op,
         *definition.source_columns.names,
     }
     if definition.versioned_by is not None:
-        hidden.add("_version")
+        metadata.add("_version")
     if definition.private:
-        hidden.add(FORGOTTEN)
+        metadata.add(FORGOTTEN)
     for name in columns:
-        if name not in hidden and name not in definition.schema.names:
+        if name not in metadata and name not in definition.schema.names:
             raise UsageError(
                 f"topic {definition.name!r} has no column {name!r}",
-                hint=f"its columns are {', '.join([*definition.schema.names, *sorted(hidden)])}",
+                hint=f"its columns are {', '.join([*definition.schema.names, *sorted(metadata)])}",
                 topic=definition.name,
                 column=name,
             )

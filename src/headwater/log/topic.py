@@ -17,7 +17,7 @@ from headwater.core.positions import Receipt
 from headwater.log.append_rows import Expect, append_rows, make_producer
 from headwater.log.cursor import Cursor, check_name, make_cursor
 from headwater.log.group import GroupMember, MemberOptions
-from headwater.log.protocol import Log, PartitionInfo, Promise, TimeAxis
+from headwater.log.protocol import Log, PartitionInfo, ProducerWatermark, TimeAxis
 from headwater.log.reader import (
     BATCH_ROWS,
     OnGap,
@@ -168,14 +168,14 @@ class Topic:
                 value=moment,
             )
         if producer is not None:
-            self._log.promise(self.name, label(producer, "producer"), to_us(moment))
+            self._log.declare_watermark(self.name, label(producer, "producer"), to_us(moment))
             return
         self._log.punctuate(self.name, {p: to_us(moment) for p in self._log.partitions(self.name)})
 
     def retire(self, producer: str) -> None:
         """Remove a producer: the watermark no longer waits for it. Its next punctuation or append adds it again."""
         if not self._log.retire(self.name, label(producer, "producer")):
-            known = ", ".join(sorted(self._log.promises(self.name)))
+            known = ", ".join(sorted(self._log.producer_watermarks(self.name)))
             raise UsageError(
                 f"topic {self.name!r} has no producer {producer!r}",
                 hint=f"its producers are {known}"
@@ -185,9 +185,9 @@ class Topic:
                 producer=producer,
             )
 
-    def promises(self) -> Mapping[str, Promise]:
+    def promises(self) -> Mapping[str, ProducerWatermark]:
         """Return the producers of a topic `WITH (watermark = 'producers')`, each with its watermark."""
-        return self._log.promises(self.name)
+        return self._log.producer_watermarks(self.name)
 
     def finish(self) -> None:
         """End a bounded input: every window of it can close."""

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from headwater.catalog.definitions import TopicDefinition
-from headwater.catalog.rules import TELLING, check_free, is_kept
+from headwater.catalog.rules import DELETION_TOPICS, check_free, is_system_topic
 from headwater.core.errors import (
     ConflictError,
     SchemaError,
@@ -22,7 +22,7 @@ from headwater.core.errors import (
     TopicNotFoundError,
     UsageError,
 )
-from headwater.core.names import spelling, spellings
+from headwater.core.names import canonical_name, names_alike
 from headwater.log.protocol import Append, Entry
 
 VIEWS_HOLD = "headwater_views"
@@ -48,7 +48,7 @@ def no_topic(name: str, topics: Collection[str]) -> TopicNotFoundError:
             "only the engine writes them",
             topic=name,
         )
-    alike = sorted(spellings(topics, name))
+    alike = sorted(names_alike(topics, name))
     hint = f"CREATE TOPIC {name} (...) creates it; existing topics: {', '.join(sorted(topics)) or 'none yet'}"
     if alike:
         hint = f"write its name with the exact case: {' or '.join(alike)}"
@@ -57,13 +57,13 @@ def no_topic(name: str, topics: Collection[str]) -> TopicNotFoundError:
     return TopicNotFoundError(f"there is no topic {name!r}", hint=hint, topic=name, alike=alike)
 
 
-def respell(append: Append, topics: Collection[str]) -> Append:
+def with_canonical_topics(append: Append, topics: Collection[str]) -> Append:
     """Return the append with every topic spelled as it is declared; names of topics that do not exist stay."""
     moved = [move.topic for move in append.moves]
     given = {*append.batches, *append.expect, *append.incarnations, *moved}
     if all(name in topics for name in given):
         return append
-    spelled = {name: spelling(topics, name) or name for name in given}
+    spelled = {name: canonical_name(topics, name) or name for name in given}
     return dataclasses.replace(
         append,
         batches=_renamed(append.batches, spelled),
@@ -88,7 +88,7 @@ def _renamed(by_topic: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[st
 
 def check_topic_name(name: str, topics: Collection[str], entries: Mapping[EntryKey, Entry]) -> None:
     """Raise TopicExistsError if a new topic cannot have this name."""
-    if alike := spellings(topics, name):
+    if alike := names_alike(topics, name):
         _refuse_name(name, "topic", alike[0], "CREATE TOPIC IF NOT EXISTS, or choose another name")
     for kind in RELATIONS:
         if found := entries.get(entry_key(kind, name)):
@@ -112,7 +112,7 @@ def check_entry(
     """Raise ConflictError unless the entry stored under this kind and name is the one that the caller expects to replace."""
     kind, name = entry
     found = entries.get(entry_key(kind, name))
-    if found is None and kind in RELATIONS and (alike := spellings(topics, name)):
+    if found is None and kind in RELATIONS and (alike := names_alike(topics, name)):
         _refuse_name(name, "topic", alike[0], f"topics and {kind}s cannot have the same name; choose another")
     if (found.sequence if found else None) != expect:
         raise _conflict(kind, name, found, expect)
@@ -173,9 +173,9 @@ def check_new(topic: TopicDefinition) -> None:
         )
 
 
-def check_left(topic: TopicDefinition) -> None:
+def check_alterable(topic: TopicDefinition) -> None:
     """Raise UsageError if a topic must not be changed."""
-    if topic.name in TELLING:
+    if topic.name in DELETION_TOPICS:
         raise UsageError(
             f"topic {topic.name!r} is the record of deletions and cannot be changed",
             topic=topic.name,
@@ -185,7 +185,7 @@ def check_left(topic: TopicDefinition) -> None:
 
 def check_written(topic: TopicDefinition) -> None:
     """Raise UsageError if only the workspace, or the queue that a topic belongs to, may write to it."""
-    if is_kept(topic.name):
+    if is_system_topic(topic.name):
         raise UsageError(
             f"topic {topic.name!r} is written by the workspace only",
             hint="it can be read like any other topic",

@@ -30,7 +30,7 @@ _BEGIN = _HEAD_BYTES + NONCE_BYTES
 _CODE_NONCE = b"value codes "
 
 
-def veil(batch: pa.RecordBatch, topic: TopicDefinition, keys: SubjectKeys) -> pa.RecordBatch:
+def encrypt_columns(batch: pa.RecordBatch, topic: TopicDefinition, keys: SubjectKeys) -> pa.RecordBatch:
     """Return rows as they are stored: private columns encrypted. New keys are durable before it returns."""
     private = [(column, subject) for column, subject in topic.private if column in batch.schema.names]
     if not private:
@@ -103,14 +103,14 @@ def _code_key(keys: SubjectKeys, number: int) -> bytes:
 
 
 def stored_columns(columns: Sequence[str], topic: TopicDefinition) -> list[str]:
-    """Return the stored columns to read so that `unveil` can return `columns`."""
+    """Return the stored columns to read so that `decrypt_columns` can return `columns`."""
     if FORGOTTEN not in columns or not topic.private:
         return list(columns)
     wanted = [name for name in columns if name != FORGOTTEN]
     return [*wanted, *(column for column, _ in topic.private if column not in wanted)]
 
 
-def unveil(
+def decrypt_columns(
     batch: pa.RecordBatch, topic: TopicDefinition, keys: SubjectKeys, columns: Sequence[str]
 ) -> pa.RecordBatch:
     """Return the `columns` of stored rows as readers see them: private ones decrypted, or NULL if their key was destroyed."""

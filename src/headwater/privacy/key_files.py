@@ -96,9 +96,9 @@ class KeyFiles:
 
     def is_current(self) -> bool:
         """Whether no process has changed anything since the last `read`. Costs a stat of two files."""
-        return self._look() == self._version
+        return self._stamp() == self._version
 
-    def _look(self) -> tuple[int, int, int]:
+    def _stamp(self) -> tuple[int, int, int]:
         """Return a stamp of the files that differs whenever another process has changed something."""
         return (self._storage.inode(KEYS), self._size(KEYS), self._size(FORGOTTEN))
 
@@ -107,7 +107,7 @@ class KeyFiles:
 
     def read(self) -> None:
         """Under the lock: read new slots and lines, or all if keys were rewrapped. KeyStoreError if they are damaged."""
-        now = self._look()
+        now = self._stamp()
         if now[0] != self._version[0]:
             self.begin()  # keys were rewrapped
         self._read_lines(now[2])
@@ -193,7 +193,7 @@ class KeyFiles:
         self._storage.sync_dir(".")
         self.numbers.update(zip(digests, range(self.count + 1, self.count + 1 + len(slots)), strict=True))
         self.count += len(slots)
-        self._version = self._look()
+        self._version = self._stamp()
 
     def replace(self, slots: Sequence[bytes]) -> None:
         """Replace the file of slots atomically."""

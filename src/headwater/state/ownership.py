@@ -135,7 +135,7 @@ def claim(storage: Storage, clock: Clock, *, stale_after_ms: float = STALE_AFTER
 
 def owner(storage: Storage) -> Owner | None:
     """Return the engine that runs on the workspace, None if there is none. A frozen engine has an old heartbeat."""
-    found = _look(storage, current_epoch(storage))
+    found = _read_owner(storage, current_epoch(storage))
     return found[0] if found else None
 
 
@@ -217,14 +217,14 @@ def _clear(storage: Storage, epoch: int) -> None:
 
 def _alive(storage: Storage, clock: Clock, epoch: int, stale_after_ms: float) -> Owner | None:
     """Return the engine of an epoch, if it runs and is not frozen."""
-    found = _look(storage, epoch)
+    found = _read_owner(storage, epoch)
     if found is None:
         return None
     # The lock is held, so the machine has not restarted: the heartbeat is on the same steady clock.
     return found[0] if clock.steady_ms() - found[1] <= stale_after_ms else None
 
 
-def _look(storage: Storage, epoch: int) -> tuple[Owner, float] | None:
+def _read_owner(storage: Storage, epoch: int) -> tuple[Owner, float] | None:
     """Return the engine of an epoch and its last heartbeat on the steady clock, if it holds its lock."""
     name = state_files.lock_name(epoch)
     try:

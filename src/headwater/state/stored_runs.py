@@ -103,15 +103,15 @@ class StoredRuns:
                     )
         return tick_not_kept(ref.ticks[1], ticks)
 
-    def known(self, file: str) -> None:
+    def record_stamp(self, file: str) -> None:
         """Record the state of a file that this process wrote, to detect later modification."""
-        self._cache.known(file)
+        self._cache.record_stamp(file)
 
     def forget(self, chosen: Callable[[str], bool]) -> None:
         """Release files that are being removed."""
         self._cache.forget(chosen)
 
-    def let_go_of_removed(self, tick: int) -> None:
+    def release_removed(self, tick: int) -> None:
         """Release files removed by another process's collection: they use disk space as long as they are mapped here."""
         if tick - self._swept_at >= _FORGET_EVERY_TICKS:
             self._swept_at = tick

@@ -19,7 +19,7 @@ from headwater.log.embedded.journal.journal_state import PartitionState, Segment
 from headwater.log.embedded.journal.notify import Notifier
 from headwater.log.protocol import PartitionInfo, TimeAxis
 from headwater.log.watermarks import NONE
-from headwater.privacy.column_encryption import stored_columns, unveil
+from headwater.privacy.column_encryption import decrypt_columns, stored_columns
 
 RECHECK_MS = 2_000.0
 """Interval at which a waiting reader checks on its own, in case a writer died between publishing and waking it."""
@@ -143,7 +143,7 @@ class LogReads:
         needed = stored if "_offset" in stored else [*stored, "_offset"]
         for batch in self._folder.reader.read(segment, topic.definition, start, end, needed):
             after = batch.column("_offset")[-1].as_py() + 1
-            shown = unveil(batch, topic.definition, self._folder.keys, columns)
+            shown = decrypt_columns(batch, topic.definition, self._folder.keys, columns)
             yield shown if shown.schema.names == columns else shown.select(columns), after
 
     def _segments(

@@ -83,7 +83,7 @@ class Publisher:
         with self._head_gate:
             self._publish_head(head)
         with self._journal.mutex:
-            self._journal.seen(head)
+            self._journal.publish(head)
         self._wake(todo)
 
     def _publish_head(self, head: Head) -> None:

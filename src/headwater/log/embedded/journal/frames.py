@@ -248,7 +248,7 @@ def producer_of(data: memoryview, at: int, header: FrameHeader) -> dict[str, Any
     return _metadata(data, at, header, b'{"producer":')
 
 
-def said_of(data: memoryview, at: int, header: FrameHeader) -> dict[str, Any] | None:
+def declaration_of(data: memoryview, at: int, header: FrameHeader) -> dict[str, Any] | None:
     """Return the further declaration of a punctuation, if any."""
     return _metadata(data, at, header, b'{"what":')
 

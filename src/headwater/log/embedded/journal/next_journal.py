@@ -35,7 +35,7 @@ class NextJournal:
 
     def begin(self) -> None:
         """Under the writer's lock, after a checkpoint: begin the next journal where this one ends, unless others have."""
-        with self._held() as is_due:
+        with self._locked() as is_due:
             if is_due:
                 self._write(self._journal.applied, fence=False)
 
@@ -43,7 +43,7 @@ class NextJournal:
         """Start the next journal, if need be without the lock of the current one. Commits that the holder of that lock writes
         from now on are void; with `void`, after a failed sync, so is everything that was not published."""
         number = self._journal.number + 1
-        with self._held() as is_due:
+        with self._locked() as is_due:
             if is_due:
                 # From here on the file exists, and every writer and publisher looks for it after writing, so that no commit is
                 # missed.
@@ -111,7 +111,7 @@ class NextJournal:
             self._journal.storage.sync_dir(FOLDER)
 
     @contextlib.contextmanager
-    def _held(self) -> Iterator[bool]:
+    def _locked(self) -> Iterator[bool]:
         """Hold the lock of the next journal, created if it is missing, and yield whether this process must begin it. False if
         another process has begun it, or has since removed the current journal (and perhaps the next one). At the end, a file
         that was not begun is removed."""

@@ -51,7 +51,7 @@ class LoadedState:
     findings: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     """Descriptions of journal records that could not be repaired."""
-    mended: bool = False
+    repaired: bool = False
     """Whether a damaged record was repaired or left out; the next checkpoint supersedes it."""
 
 
@@ -65,7 +65,7 @@ def begin_of(storage: Storage, number: int) -> Scanned | None:
         with contextlib.closing(storage.open(name, read_only=True)) as file:
             first = next(scan(file, 0), None)
             if isinstance(first, Damage) and first.end is not None:
-                record = salvage.mend(storage, file.read_at(0, first.end))
+                record = salvage.repair(storage, file.read_at(0, first.end))
                 if record is None:
                     raise damaged_begin(number)
                 first = Scanned(0, first.end, record, memoryview(b""))
@@ -94,8 +94,8 @@ def missing(numbers: Sequence[int], there: Sequence[int]) -> CorruptionError:
     return CorruptionError(
         f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing: acknowledged commits are in "
         f"{'it' if len(names) == 1 else 'them'}",
-        detail=f"the newest checkpoint needs every later journal; {_said(numbers[0], there)}",
-        hint=_going_on(numbers[0], there),
+        detail=f"the newest checkpoint needs every later journal; {_proof(numbers[0], there)}",
+        hint=_remedy(numbers[0], there),
         file=names[0],
         offset=0,
         reason="missing",
@@ -107,22 +107,22 @@ def cut_short(number: int, size: int, limit: int, there: Sequence[int]) -> Corru
     name = journal_name(number)
     return CorruptionError(
         f"{name} ends at byte {size}: acknowledged commits are missing, up to byte {limit}",
-        detail=f"it is an older copy, or was truncated; {_said(number, there)}",
-        hint=_going_on(number, there),
+        detail=f"it is an older copy, or was truncated; {_proof(number, there)}",
+        hint=_remedy(number, there),
         file=name,
         offset=size,
         reason="truncated",
     )
 
 
-def _said(number: int, there: Sequence[int]) -> str:
+def _proof(number: int, there: Sequence[int]) -> str:
     """Return which file proves that commits were acknowledged in a journal."""
     if later := [journal_name(n) for n in there if n > number]:
         return f"{later[-1]} continues after those commits"
     return "`head` shows that commits in it are visible"
 
 
-def _going_on(number: int, there: Sequence[int]) -> str:
+def _remedy(number: int, there: Sequence[int]) -> str:
     """Return the remedy for missing commits of a journal."""
     later = [journal_name(n) for n in there if n > number]
     away = f"move {', '.join(later)} out of the folder, and delete" if later else "delete"
@@ -194,13 +194,13 @@ def _replay(storage: Storage, loaded: LoadedState, limit: int, there: Sequence[i
         return
     with contextlib.closing(storage.open(name, read_only=True)) as file:
         size, whole, found = file.size(), loaded.applied, False
-        for record, end, mended in follow(
+        for record, end, repaired in follow(
             storage, file, (loaded.applied, limit), loaded.state, loaded.findings, loaded.lost
         ):
             if record is not None:
                 apply_record(loaded.state, record)
                 loaded.records += 1
-            loaded.applied, loaded.mended = end, loaded.mended or mended
+            loaded.applied, loaded.repaired = end, loaded.repaired or repaired
             whole, found = (end, False) if end <= size else (whole, found or record is not None)
         if size < limit and not (found and whole + claimed(file, whole) == limit):
             # more may be missing than the one cut record whose frames are in the segments
@@ -226,7 +226,7 @@ def follow(
             yield item.record, item.end, False
             continue
         end = item.end if item.end is not None else span[1]
-        record = salvage.mend(storage, file.read_at(item.start, end - item.start))
+        record = salvage.repair(storage, file.read_at(item.start, end - item.start))
         if record is not None:
             findings.append(f"{file.name} was damaged at byte {item.start}; the record there was repaired")
             yield record, end, True

@@ -30,7 +30,7 @@ from headwater.core.storage import SequentialWriter, Storage
 from headwater.log.embedded.journal.journal_state import Segment
 from headwater.log.watermarks import NONE
 
-HIDDEN_FIELDS = (
+METADATA_FIELDS = (
     pa.field("_offset", pa.int64(), nullable=False),
     pa.field("_appended_at", pa.timestamp("us", "UTC"), nullable=False),
     pa.field("_watermark", pa.timestamp("us", "UTC")),
@@ -50,7 +50,7 @@ Integers = npt.NDArray[np.int64]
 def sealed_schema(storage_schema: pa.Schema) -> pa.Schema:
     """Return the columns of a sealed file for records of a given schema; `_op` is text in it."""
     fields = [pa.field("_op", pa.string()) if f.name == "_op" else f for f in storage_schema]
-    return pa.schema([*fields, *HIDDEN_FIELDS])
+    return pa.schema([*fields, *METADATA_FIELDS])
 
 
 @dataclass
