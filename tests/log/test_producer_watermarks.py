@@ -103,9 +103,9 @@ class Play:
         for p, info in self.log.partitions("feed").items():
             assert info.watermark == level
             assert self.seen.setdefault((p, info.end), level) == level, "one offset has one watermark"
-        promises = {name: p.moment for name, p in self.log.producer_watermarks("feed").items()}
+        declared = {name: p.moment for name, p in self.log.producer_watermarks("feed").items()}
         known = self.model.known()
-        assert promises == {n: None if m is None else moment(m) for n, m in known.items()}
+        assert declared == {n: None if m is None else moment(m) for n, m in known.items()}
 
     def _promise(self, name: str, minute: int) -> None:
         self.log.declare_watermark("feed", name, moment(minute))
@@ -230,7 +230,7 @@ def test_a_topic_of_producers_from_its_statement_to_its_end(tmp_path: Path) -> N
         assert feed.watermark(0) == NOON
         feed.retire("b")
         assert feed.watermark(0) == feed.watermark(1) == NOON + timedelta(minutes=5)
-        assert set(feed.promises()) == {"a"}
+        assert set(feed.producer_watermarks()) == {"a"}
         with raises(hw.UsageError, topic="feed", producer="b") as error:
             feed.retire("b")
         assert "its producers are a" in str(error.value.hint)

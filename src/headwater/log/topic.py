@@ -185,7 +185,7 @@ class Topic:
                 producer=producer,
             )
 
-    def promises(self) -> Mapping[str, ProducerWatermark]:
+    def producer_watermarks(self) -> Mapping[str, ProducerWatermark]:
         """Return the producers of a topic `WITH (watermark = 'producers')`, each with its watermark."""
         return self._log.producer_watermarks(self.name)
 
