@@ -9,7 +9,7 @@ from headwater.log.protocol import Producer, ProducerWatermark
 from headwater.testing.contract.contract_base import TIMED, Bench, minutes, refused
 
 
-class PromisingContract(Bench):
+class ProducerWatermarkContract(Bench):
     """Tests of `declare_watermark`, `retire` and `producer_watermarks`, and of their effect on watermarks."""
 
     def create_feed(self, partitions: int = 1) -> None:
@@ -18,7 +18,7 @@ class PromisingContract(Bench):
             "feed", TIMED, time="at", lateness="1 minute", watermark="producers", partitions=partitions
         )
 
-    def promise(self, producer: str, minute: float) -> None:
+    def declare_watermark(self, producer: str, minute: float) -> None:
         """Set a producer's watermark to this many minutes after START."""
         self.log.declare_watermark("feed", producer, to_us(minutes(minute)))
 
@@ -27,7 +27,7 @@ class PromisingContract(Bench):
         (level,) = {info.watermark for info in self.log.partitions("feed").values()}
         return None if level is None else (level - to_us(minutes(0))) / 60e6
 
-    def test_event_times_do_not_raise_the_watermark_of_producers_who_promise(self) -> None:
+    def test_event_times_do_not_raise_the_watermark_of_producers(self) -> None:
         self.create_feed()
         self.append("feed", [{"n": 1, "at": minutes(9)}, {"n": 2, "at": minutes(1)}])
         assert self.level() is None
@@ -38,7 +38,7 @@ class PromisingContract(Bench):
         assert self.log.offset_at("feed", 0, to_us(minutes(2)), "event") == 0
         assert self.log.offset_at("feed", 0, to_us(minutes(50)), "event") == 3
 
-    def test_the_watermark_is_the_least_promise(self) -> None:
+    def test_the_watermark_is_the_lowest_declared(self) -> None:
         self.create_feed(partitions=3)
         self.declare_watermark("a", 5)
         assert self.level() == 5
@@ -51,7 +51,7 @@ class PromisingContract(Bench):
         self.declare_watermark("b", 20)
         assert self.level() == 9
 
-    def test_a_promise_that_raises_nothing_takes_no_offset_but_is_a_commit(self) -> None:
+    def test_a_declaration_that_raises_nothing_takes_no_offset_but_is_a_commit(self) -> None:
         self.create_feed()
         self.declare_watermark("a", 5)
         before, ends = self.log.sequence(), self.ends("feed")
@@ -59,7 +59,7 @@ class PromisingContract(Bench):
         assert self.ends("feed") == ends
         assert self.log.sequence() > before
 
-    def test_a_lower_promise_of_a_producer_is_only_a_sign_of_life(self) -> None:
+    def test_a_lower_watermark_of_a_producer_is_only_a_sign_of_life(self) -> None:
         self.create_feed()
         self.declare_watermark("a", 5)
         self.clock.advance("1 minute")
@@ -85,7 +85,7 @@ class PromisingContract(Bench):
         assert not self.log.retire("feed", "nobody")
         assert self.log.sequence() == before
 
-    def test_who_retired_joins_again_with_what_it_promises_then(self) -> None:
+    def test_who_retired_joins_again_with_what_it_declares_then(self) -> None:
         self.create_feed()
         self.declare_watermark("a", 5)
         self.declare_watermark("b", 8)
@@ -97,7 +97,7 @@ class PromisingContract(Bench):
         self.declare_watermark("a", 9)
         assert self.level() == 9
 
-    def test_who_appends_in_its_own_name_holds_the_watermark_until_it_promises(self) -> None:
+    def test_who_appends_in_its_own_name_holds_the_watermark_until_it_declares_one(self) -> None:
         self.create_feed()
         self.declare_watermark("a", 5)
         self.append("feed", [{"n": 1, "at": minutes(6)}], producer=Producer("b", 1))
@@ -141,7 +141,7 @@ class PromisingContract(Bench):
         self.declare_watermark("a", 9)
         assert self.level() == 30
 
-    def test_promises_and_watermarks_stay_the_same_after_reopening_and_sealing(self) -> None:
+    def test_producers_and_watermarks_stay_the_same_after_reopening_and_sealing(self) -> None:
         self.create_feed(partitions=2)
         for turn in range(12):
             self.declare_watermark("ab"[turn % 2], turn)
@@ -163,7 +163,7 @@ class PromisingContract(Bench):
         self.declare_watermark("b", 41)
         assert self.level() == 40
 
-    def test_other_topics_take_no_promises(self) -> None:
+    def test_other_topics_have_no_producer_watermarks(self) -> None:
         self.create("clicks", TIMED, time="at")
         with refused(UsageError):
             self.log.declare_watermark("clicks", "a", to_us(minutes(1)))
