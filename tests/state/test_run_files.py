@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headwater.core.errors import CorruptionError
 from headwater.operators.zset.delta import Delta
 from headwater.operators.zset.runs import Run, arrange, split
-from headwater.state.run_files import ALIGNMENT, check, decode, encode, encode_together
+from headwater.state.run_files import ALIGNMENT, check, decode, encode, encode_shared
 from headwater.state.run_refs import RunRef
 from tests.raising import raises
 
@@ -161,7 +161,7 @@ def test_a_file_that_ends_early_is_noticed(size: int, tmp_path: Path) -> None:
 
 
 def together(runs: list[Run]) -> tuple[pa.Buffer, list[RunRef]]:
-    segment = encode_together(runs, [(3, 5)] * len(runs))
+    segment = encode_shared(runs, [(3, 5)] * len(runs))
     data = b"".join(bytes(part) for part in segment.parts)
     return pa.py_buffer(data + bytes(segment.padding)), segment.parts_at(FILE, 0, runs, [(3, 5)] * len(runs))
 
@@ -177,7 +177,7 @@ def test_runs_that_share_a_stream_come_back_each_by_itself(sizes: list[int]) -> 
         assert RunRef.from_json(orjson.loads(ref.json)) == ref
     assert len({(ref.offset, ref.length, ref.checksum) for ref in refs}) == 1
     assert sum(ref.size for ref in refs) <= refs[0].length
-    assert sum(ref.bytes for ref in refs) <= encode_together(runs, [(3, 5)] * len(runs)).bytes
+    assert sum(ref.bytes for ref in refs) <= encode_shared(runs, [(3, 5)] * len(runs)).bytes
 
 
 def test_a_shared_stream_with_other_rows_than_it_should_have_is_damage() -> None:

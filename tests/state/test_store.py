@@ -107,7 +107,7 @@ def test_many_runs_of_a_tick_share_a_file_and_a_sync(tmp_path: Path) -> None:
 def test_small_runs_of_the_same_columns_share_a_stream(engine: Engine) -> None:
     writer = engine.store.begin(1, 1)
     runs = [run_of({1: 1, 2: 1}), run_of({3: 1}), run_of({1: -1})]
-    refs = writer.add_together(runs, ticks=[(1, 1)] * len(runs))
+    refs = writer.add_shared(runs, ticks=[(1, 1)] * len(runs))
     writer.flush()
     assert len({(ref.file, ref.offset) for ref in refs}) == 1
     back = other(engine).open_all(refs)
@@ -282,7 +282,7 @@ def test_runs_that_share_a_stream_are_counted_as_one_in_memory(
     """As long as one of them is held, all of it is there."""
     runs = [run_of(dict.fromkeys(range(n, n + 10), 1)) for n in range(8)]
     writer = engine.store.begin(1, 1)
-    stacks = [writer.add_together(runs, ticks=[(1, 1)] * len(runs)) for _ in range(3)]
+    stacks = [writer.add_shared(runs, ticks=[(1, 1)] * len(runs)) for _ in range(3)]
     writer.flush()
     whole = sum(ref.bytes for ref in stacks[0])
     monkeypatch.setattr("headwater.state.cache.HELD_BYTES_MAX", 2 * whole + whole // 2)

@@ -193,7 +193,7 @@ class GroupMember:
         self, options: ReadOptions, follow: bool, commit: AutoCommit | None, timeout_ms: float | None
     ) -> Iterator[pa.RecordBatch]:
         ends = None if follow else {p: info.end for p, info in self._log.partitions(self.topic).items()}
-        quiet_since = self._clock.steady_ms()
+        idle_since = self._clock.steady_ms()
         while not self._left:
             self._refresh_assignment()
             batch = self._feeds.take(self._shares)
@@ -205,11 +205,11 @@ class GroupMember:
                 yield batch
                 if commit == "after" and not self._left:
                     self.commit()
-                quiet_since = self._clock.steady_ms()
+                idle_since = self._clock.steady_ms()
                 continue
             if commit is not None:
                 self.commit()  # offsets without a record between the last row and the end
-            if not follow or not self._wait(quiet_since, timeout_ms):
+            if not follow or not self._wait(idle_since, timeout_ms):
                 return
 
     def commit(self) -> None:
@@ -377,11 +377,11 @@ class GroupMember:
     def _mine(self) -> dict[int, _Share]:
         return {p: self._shares[p] for p in self.partitions}
 
-    def _wait(self, quiet_since: float, timeout_ms: float | None) -> bool:
+    def _wait(self, idle_since: float, timeout_ms: float | None) -> bool:
         """Wait for rows, or until the next beat is due; return False once the caller's timeout has passed."""
         patience = self._timeout_ms / BEATS_WHILE_WAITING
         if timeout_ms is not None:
-            left = quiet_since + timeout_ms - self._clock.steady_ms()
+            left = idle_since + timeout_ms - self._clock.steady_ms()
             if left <= 0:
                 return False
             patience = min(patience, left)

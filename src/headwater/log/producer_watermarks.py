@@ -37,12 +37,12 @@ def appended(known: ProducerWatermarks, producer: str, at: Microseconds) -> dict
 
 def retired(known: ProducerWatermarks, producer: str) -> dict[str, ProducerWatermark]:
     """Return the producers without `producer`."""
-    return {name: promise for name, promise in known.items() if name != producer}
+    return {name: mark for name, mark in known.items() if name != producer}
 
 
 def lowest(known: ProducerWatermarks) -> Microseconds:
     """Return the minimum of the producers' watermarks; NONE if a producer has sent none, or there are no producers."""
-    moments = [NONE if promise.moment is None else promise.moment for promise in known.values()]
+    moments = [NONE if mark.moment is None else mark.moment for mark in known.values()]
     return min(moments, default=NONE)
 
 

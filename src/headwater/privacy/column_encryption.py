@@ -43,8 +43,8 @@ def encrypt_columns(batch: pa.RecordBatch, topic: TopicDefinition, keys: Subject
     for column, subject in private:
         numbers, places = subjects[subject]
         at = batch.schema.get_field_index(column)
-        sealed = _sealed(_bytes_of(batch.column(at)), numbers, places, keys, _bound(topic, column))
-        batch = batch.set_column(at, pa.field(column, pa.binary()), sealed)
+        encrypted = _encrypted(_bytes_of(batch.column(at)), numbers, places, keys, _bound(topic, column))
+        batch = batch.set_column(at, pa.field(column, pa.binary()), encrypted)
     return batch
 
 
@@ -63,7 +63,7 @@ def _numbers(
     return keys.of(encoded.dictionary.to_pylist()), places
 
 
-def _sealed(
+def _encrypted(
     values: pa.Array, numbers: Sequence[int], places: npt.NDArray[np.int64], keys: SubjectKeys, bound: bytes
 ) -> pa.Array:
     ciphers = [keys.cipher(number) for number in numbers]
@@ -162,7 +162,7 @@ def _opened(
     return values, missing[places]
 
 
-def seal(data: bytes, number: int, keys: SubjectKeys, bound: bytes) -> bytes | None:
+def encrypt(data: bytes, number: int, keys: SubjectKeys, bound: bytes) -> bytes | None:
     """Encrypt bytes like a value, with `bound` as authenticated data; None if the key was destroyed."""
     cipher = keys.cipher(number)
     if cipher is None:
@@ -171,8 +171,8 @@ def seal(data: bytes, number: int, keys: SubjectKeys, bound: bytes) -> bytes | N
     return _MADE + number.to_bytes(8, "little") + nonce + cipher.encrypt(nonce, data, bound)
 
 
-def unseal(data: bytes, keys: SubjectKeys, bound: bytes) -> bytes | None:
-    """Decrypt bytes that `seal` encrypted; None if the key was destroyed since."""
+def decrypt(data: bytes, keys: SubjectKeys, bound: bytes) -> bytes | None:
+    """Decrypt bytes that `encrypt` encrypted; None if the key was destroyed since."""
     (value,), _ = _opened(pa.array([data], pa.binary()), keys, bound)
     return value
 

@@ -98,7 +98,7 @@ class RunFile:
         return found
 
 
-def encode_together(runs: Sequence[Run], ticks: Sequence[tuple[int, int]]) -> RunFile:
+def encode_shared(runs: Sequence[Run], ticks: Sequence[tuple[int, int]]) -> RunFile:
     """Encode several non-empty runs with the same columns as one stream; `ticks` has the tick range of each."""
     whole = Run(
         np.concatenate([run.hashes for run in runs]),

@@ -141,7 +141,7 @@ class LogConsumers:
 
     def _expired(self, group: GroupInfo) -> set[str]:
         """Return the members whose last beat is older than their timeout."""
-        now, silent = self._folder.clock.steady_ms(), set()
+        now, expired = self._folder.clock.steady_ms(), set()
         for member in group.members:
             try:
                 text = self._folder.storage.read(f"{_beats_folder(group.topic, group.name)}/{_safe(member)}")
@@ -149,8 +149,8 @@ class LogConsumers:
             except (WorkspaceMissingError, ValueError):
                 last, timeout = float("-inf"), 0.0
             if not last <= now or now - last > timeout:  # a beat from the future is from before a restart
-                silent.add(member)
-        return silent
+                expired.add(member)
+        return expired
 
 
 def _group_record(group: GroupInfo) -> dict[str, Any]:
