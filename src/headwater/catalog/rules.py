@@ -251,10 +251,10 @@ def _check_backlog(topic: TopicDeclaration) -> None:
 def _check_private(topic: TopicDeclaration, column: pa.Field, subject: pa.Field) -> None:
     """Raise SchemaError unless a private column is only used as a value, and its subject column is unencrypted and NOT NULL."""
     roles = {
-        "a key column": topic.key,
-        "a partition column": topic.routing,
-        "the time column": (topic.time,),
-        "a column of device clocks": (topic.clock, topic.occurred, topic.sent),
+        "key": topic.key,
+        "partition": topic.routing,
+        "time": (topic.time,),
+        "device clock": (topic.clock, topic.occurred, topic.sent),
     }
     if subject.name in dict(topic.private):
         itself = "itself" if subject.name == column.name else "also a PRIVATE column"
@@ -269,11 +269,12 @@ def _check_private(topic: TopicDeclaration, column: pa.Field, subject: pa.Field)
     for role, columns in roles.items():
         if column.name in columns:
             raise SchemaError(
-                f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE: it is {role}",
+                f"column {column.name!r} of topic {topic.name!r} cannot be PRIVATE: it is a {role} column",
                 detail="the log needs its value, also when the key of its subject has been destroyed",
                 hint="leave PRIVATE out, or use another column in its place, such as a meaningless id",
                 topic=topic.name,
                 private=column.name,
+                role=role,
                 reason="needed-by-log",
             )
     if not column.nullable:
