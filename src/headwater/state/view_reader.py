@@ -191,4 +191,6 @@ def _rebuilt(store: StateStore, state: ViewState, since: int, latest: Manifest) 
         first_available=first,
         last_available=latest.tick,
         rebuilt_at=first,
+        view=state.name,
+        reason="rebuilt",
     )
