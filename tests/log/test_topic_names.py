@@ -20,7 +20,7 @@ def test_a_handle_has_the_declared_name(clicks: hw.Workspace) -> None:
 
 def test_create_beside_it_is_refused_and_says_what_is_there(clicks: hw.Workspace) -> None:
     for text in ("CREATE TOPIC clicks (n BIGINT)", "CREATE TOPIC clicks (other STRING)"):
-        with raises(hw.TopicExistsError, topic="clicks", existing="Clicks") as caught:
+        with raises(hw.TopicExistsError, topic="Clicks") as caught:
             clicks.sql(text)
         assert caught.value.hint
     clicks.sql("CREATE TOPIC IF NOT EXISTS clicks (other STRING)")
@@ -41,7 +41,7 @@ def test_statements_find_it_in_any_case(clicks: hw.Workspace) -> None:
     assert explained is not None
     assert explained.column("value")[0].as_py() == "Clicks"
     clicks.topic("clicks").cursor("mailer")
-    with raises(hw.UsageError, topic="Clicks", cursors=["mailer"]):
+    with raises(hw.UsageError, cursors=["mailer"]):
         clicks.sql("DROP TOPIC clicks")
     clicks.sql("DROP TOPIC clicks CASCADE; DROP TOPIC IF EXISTS CLICKS")
     assert clicks.topics() == []
