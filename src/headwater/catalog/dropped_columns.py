@@ -46,7 +46,7 @@ class DroppedColumn:
             f"column {self.column!r} of topic {topic!r} no longer exists: {self.change}",
             detail="it is NULL in later records; earlier records keep their values",
             hint=f"{instead} without it, or ALTER TOPIC {quote(topic)} ALTER COLUMN {quote(self.column)} ACCEPT DROP "
-            "lets views go on with NULL",
+            "lets views continue with NULL",
             topic=topic,
             column=self.column,
             view=view,

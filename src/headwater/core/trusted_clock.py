@@ -231,7 +231,7 @@ class TrustedClock:
                 "whose time runs at half speed until both agree"
             )
         return Doubt(
-            f"{reason}; commits go on at {from_us(expected):%Y-%m-%d %H:%M} UTC, and nothing is removed by age",
+            f"{reason}; commits continue at {from_us(expected):%Y-%m-%d %H:%M} UTC, and nothing is removed by age",
             f"correct the clock and synchronise it with NTP; a jump that lasts {format_span(jump.holds_us)} is taken as the time",
         )
 

@@ -251,7 +251,7 @@ def _wait_for(file: File, where: Callable[[], Any]) -> None:
     while not file.try_lock():
         if time.monotonic() - since > _LOCK_TIMEOUT_S:
             raise KeyStoreError(
-                f"the lock on the keys in {where()} is held by a process that does not continue",
+                f"the lock on the keys in {where()} is held by a process that does not release it",
                 hint="end that process",
                 reason="locked",
                 folder=str(where()),

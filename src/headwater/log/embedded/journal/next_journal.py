@@ -139,7 +139,7 @@ class NextJournal:
         while not file.try_lock():
             if self._journal.clock_ms() - since > 2 * self._journal.settings.lock_timeout_ms:
                 raise LogTimeoutError(
-                    f"the lock on {file.name} is held by a process that does not continue",
+                    f"the lock on {file.name} is held by a process that does not release it",
                     hint="end that process: it was stopped while it took over the workspace from another",
                     file=file.name,
                 )
