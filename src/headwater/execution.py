@@ -35,7 +35,7 @@ from headwater.core.types import TIMESTAMP, format_type, quote
 from headwater.log.append_rows import stage_rows
 from headwater.log.cursor import lag_of
 from headwater.log.protocol import Log, Producer
-from headwater.log.topic_names import check_left, check_new
+from headwater.log.topic_names import check_alterable, check_new
 from headwater.queues.queue_ddl import drop_queue, queues_on
 from headwater.sql import statements as s
 from headwater.sql.lexer import words_of
@@ -241,7 +241,7 @@ def alter(log: Log, topic: str, change: Callable[[TopicDefinition], TopicDefinit
     """Change the definition of a topic; repeated on the newer definition if another process changes it at the same time."""
     for attempt in range(ATTEMPTS_MAX):
         old = log.topic(topic)
-        check_left(old)
+        check_alterable(old)
         new = change(old)
         if new == old:
             return
@@ -432,7 +432,7 @@ def _drop_topic(on: ExecutionContext, statement: s.DropTopic) -> None:
     if statement.if_exists and statement.name not in log.topics():
         return
     topic = log.topic(statement.name)
-    check_left(topic)
+    check_alterable(topic)
     stored: list[str] = []
     if log.entries("view"):
         stored = _stored_for(log, topic.name) if statement.cascade else []
@@ -594,7 +594,7 @@ def _time_facts(log: Log, topic: TopicDefinition) -> dict[str, str]:
             facts[option] = f"{format_span(span)}: {meaning}"
     if topic.clock is not None:
         facts["clock"] = f"of {topic.clock}: {topic.occurred} and {topic.sent} give {', '.join(STORED.names)}"
-    for producer, promise in sorted(log.promises(topic.name).items()):
+    for producer, promise in sorted(log.producer_watermarks(topic.name).items()):
         said = (
             "promised nothing yet, which holds the watermark"
             if promise.moment is None

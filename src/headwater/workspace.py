@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from headwater.connectors.supervisor import Supervisor
     from headwater.deletion import Deletion, Deletions
     from headwater.log.cursor import Consumer
-    from headwater.privacy.subject_keys import Wrapping
+    from headwater.privacy.subject_keys import Kms
     from headwater.serving.subscribe import Subscription
     from headwater.sinks.base.sink_verify import SinkCheck
     from headwater.verify.verification import ViewCheck
@@ -90,7 +90,7 @@ def open(
     spark: SparkSession | None = None,
     keep_ticks: int | None = None,
     keys: str | os.PathLike[str] | None = None,
-    kms: Wrapping | None = None,
+    kms: Kms | None = None,
 ) -> Workspace:
     """Open the workspace in a folder, created if it is missing; `"memory:"` is a workspace in memory, for tests.
 

@@ -13,8 +13,9 @@ from headwater.catalog.view_definitions import (
     view_options,
 )
 from headwater.core.errors import NewerVersionError, SchemaError, UsageError
-from headwater.core.names import Named, spelling
+from headwater.core.names import Named, canonical_name
 from headwater.core.types import TIMESTAMP
+from tests.raising import raises
 
 WINDOW = pa.struct([pa.field("start", TIMESTAMP), pa.field("end", TIMESTAMP)])
 ODD = [
@@ -65,11 +66,10 @@ def test_types_that_ddl_can_say_are_stored_so() -> None:
 
 def test_a_document_of_a_newer_version_is_refused() -> None:
     document = made().to_document()
-    with pytest.raises(NewerVersionError, match="newer version"):
+    with raises(NewerVersionError, found=2, supported=1):
         ViewDefinition.from_document({**document, "format": 2})
-    with pytest.raises(NewerVersionError, match="newer version") as caught:
+    with raises(NewerVersionError, options=["idle"]):
         ViewDefinition.from_document({**document, "options": {**document["options"], "idle": 3}})
-    assert "idle" in str(caught.value.detail)
 
 
 def test_options_left_out_of_a_document_have_their_defaults() -> None:
@@ -90,31 +90,37 @@ def test_a_column_list_renames_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "facts"),
     [
-        ({"name": "a b"}, "cannot be the name of a view"),
-        ({"names": ["a", "b"]}, "names 2 columns, but its query gives 1"),
-        ({"columns": pa.schema([("a", pa.int64()), ("A", pa.int64())])}, "'a' twice"),
-        ({"columns": pa.schema([("_Weight", pa.int64())])}, "every view's changes have"),
+        ({"name": "a b"}, {"view": "a b", "reason": "invalid-name"}),
+        ({"names": ["a", "b"]}, {"expected": 1, "actual": 2}),
+        (
+            {"columns": pa.schema([("a", pa.int64()), ("A", pa.int64())])},
+            {"column": "a", "reason": "duplicate-column"},
+        ),
+        (
+            {"columns": pa.schema([("_Weight", pa.int64())])},
+            {"column": "_Weight", "reason": "reserved-column"},
+        ),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, object], reason: str) -> None:
-    with pytest.raises(SchemaError, match=reason):
+def test_what_cannot_be_is_refused(changes: dict[str, object], facts: dict[str, object]) -> None:
+    with raises(SchemaError, **facts):
         made(**changes)
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("options", "facts"),
     [
-        ({"late": "later"}, "late is 'correct' or 'divert' or 'drop', not 'later'"),
-        ({"on_error": 3}, "on_error is 'stop' or 'divert', not 3"),
-        ({"partitions": 3}, "not an option of a view"),
-        ({"correct_for": 5}, "is a span of time"),
-        ({"late": "divert", "correct_for": "1 hour"}, "lets none"),
+        ({"late": "later"}, {"option": "late", "value": "later"}),
+        ({"on_error": 3}, {"option": "on_error", "value": 3}),
+        ({"partitions": 3}, {"option": "partitions", "reason": "unknown-option"}),
+        ({"correct_for": 5}, {"argument": "correct_for", "value": 5}),
+        ({"late": "divert", "correct_for": "1 hour"}, {"option": "correct_for", "reason": "not-correct"}),
     ],
 )
-def test_options_are_checked(options: dict[str, object], reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
+def test_options_are_checked(options: dict[str, object], facts: dict[str, object]) -> None:
+    with raises(UsageError, **facts):
         view_options(options)
 
 
@@ -136,12 +142,12 @@ def test_a_difference_says_what_is_there_and_what_is_asked_for() -> None:
 
 
 def test_names_are_found_in_any_case() -> None:
-    assert spelling(["Clicks"], "cLICKS") == "Clicks"
-    assert spelling(["Clicks", "clicks"], "clicks") == "clicks"
-    assert spelling(["Clicks", "clicks"], "CLICKS") is None
-    assert spelling([], "a") is None
+    assert canonical_name(["Clicks"], "cLICKS") == "Clicks"
+    assert canonical_name(["Clicks", "clicks"], "clicks") == "clicks"
+    assert canonical_name(["Clicks", "clicks"], "CLICKS") is None
+    assert canonical_name([], "a") is None
     things = Named({"Clicks": 1, "b": 2})
     assert (things["clicks"], things.get("B"), things.get("c"), "CLICKS" in things) == (1, 2, None, True)
     assert (dict(things), len(things), things == {"Clicks": 1, "b": 2}) == ({"Clicks": 1, "b": 2}, 2, True)
-    with pytest.raises(KeyError, match="c"):
+    with pytest.raises(KeyError):
         things["c"]

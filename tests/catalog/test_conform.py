@@ -17,6 +17,7 @@ from headwater.catalog.conform import OPS, adapt, chunks, conform, is_stream, op
 from headwater.catalog.definitions import TopicDefinition, add_column, define_topic, widen_column
 from headwater.core.errors import BadRowError, UsageError
 from headwater.core.types import TIMESTAMP, parse_type
+from tests.raising import raises
 
 
 def of(kind: str, *, nullable: bool = True) -> TopicDefinition:
@@ -27,12 +28,11 @@ def of(kind: str, *, nullable: bool = True) -> TopicDefinition:
 
 
 def refusal(rows: Any, topic: TopicDefinition) -> BadRowError:
-    with pytest.raises(BadRowError) as caught:
+    with raises(BadRowError, topic=topic.name) as caught:
         conform(rows, topic)
     error = caught.value
-    assert error.topic == topic.name
-    assert f"topic {topic.name!r}" in error.message
-    assert str(error.row) in error.message
+    assert isinstance(error, BadRowError)
+    assert isinstance(error.row, int)
     return error
 
 
@@ -132,7 +132,6 @@ def test_a_value_that_does_not_fit_is_named(kind: str, value: Any) -> None:
     assert (error.row, error.column) == (2, "v")
     assert error.value is value
     assert error.expected == kind
-    assert "nothing of this append was written" in str(error)
 
 
 GOOD: list[tuple[str, Any, Any]] = [
@@ -183,7 +182,7 @@ def test_values_are_converted_where_none_is_lost(kind: str, value: Any, held: An
 def test_an_unknown_column_is_named() -> None:
     error = refusal([{"n": 1}, {"n": 2, "colour": "red"}], of("STRING"))
     assert (error.row, error.column, error.value) == (1, "colour", "red")
-    assert "the columns are n, v" in str(error)
+    assert error.expected == "a column of the topic"
 
 
 @pytest.mark.parametrize("row", [5, "text", None, ["n"], b"bytes"])
@@ -194,7 +193,8 @@ def test_a_row_that_is_no_mapping_is_named(row: Any) -> None:
 
 @pytest.mark.parametrize("rows", ["text", b"bytes", 5, None, {"n": 1}])
 def test_what_are_no_rows_is_a_usage_error(rows: Any) -> None:
-    with pytest.raises(UsageError):
+    reason = "not-a-list" if isinstance(rows, dict) else "unsupported-rows"
+    with raises(UsageError, topic="t", reason=reason):
         conform(rows, of("STRING"))
 
 
@@ -307,9 +307,8 @@ def test_a_code_of_no_op_is_refused(code: int | None) -> None:
     batch = pa.RecordBatch.from_pylist(
         [{"id": 1, "name": "a", "at": datetime(2026, 1, 1), "_op": code}], CUSTOMERS.row_schema
     )
-    with pytest.raises(BadRowError) as caught:
+    with raises(BadRowError, row=0, column="_op"):
         conform(batch, CUSTOMERS, captured=True)
-    assert (caught.value.row, caught.value.column) == (0, "_op")
 
 
 @pytest.mark.parametrize("op", [5, ["delete"], np.array([1, 2])])
@@ -464,9 +463,9 @@ def test_text_that_is_not_utf8_is_named_in_other_forms(kind: pa.DataType) -> Non
 
 
 def test_a_table_without_rows_must_fit_too() -> None:
-    with pytest.raises(UsageError, match=r"column 'v' .* is int64, expected STRING"):
+    with raises(UsageError, column="v", expected="STRING", actual="int64"):
         conform(pa.table({"v": pa.array([], pa.int64())}), of("STRING"))
-    with pytest.raises(UsageError, match="'colour' that the topic does not have"):
+    with raises(UsageError, column="colour", reason="unknown-column"):
         conform(pa.table({"colour": pa.array([], pa.int64())}), of("STRING"))
     assert len(list(chunks(pa.table({"colour": pa.array([], pa.int64())})))) == 1  # and so is seen by conform
     for rows in (
@@ -478,7 +477,7 @@ def test_a_table_without_rows_must_fit_too() -> None:
 
 
 def test_a_frame_with_a_column_of_mixed_types_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="column v "):
+    with raises(UsageError, reason="not-convertible"):
         conform(pd.DataFrame({"n": [1, 2], "v": [1, "a"]}), of("STRING"))
 
 
@@ -489,7 +488,7 @@ def test_an_unknown_arrow_column_is_named() -> None:
 
 def test_an_arrow_column_that_is_there_twice_is_a_usage_error() -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
-    with pytest.raises(UsageError):
+    with raises(UsageError, column="n", reason="duplicate-column"):
         conform(table, of("STRING"))
 
 

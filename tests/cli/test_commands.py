@@ -86,7 +86,7 @@ def test_sql(run: Run) -> None:
 
 def test_a_wrong_statement_is_wrong_usage(run: Run) -> None:
     result = run("sql", "CREATE TOPIC t (a FROG)", status=2)
-    assert result.stderr.startswith("error: 'FROG' is not a type")
+    assert result.stderr.startswith("error: type 'FROG' is not supported")
     assert "^^^^" in result.stderr
     assert "hint: use BOOLEAN" in result.stderr
 

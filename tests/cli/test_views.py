@@ -137,7 +137,7 @@ def test_a_topic_that_differs_is_refused_with_the_difference(run: Run) -> None:
 def test_a_wrong_statement_in_a_file_runs_none_of_it(run: Run, shop: Path) -> None:
     (shop / "wrong.sql").write_text("CREATE TOPIC more (a INT);\nCREATE TOPIC less (a FROG)")
     result = run("run", str(shop / "wrong.sql"), "--once", status=2)
-    assert result.stderr.startswith("error: 'FROG' is not a type")
+    assert result.stderr.startswith("error: type 'FROG' is not supported")
     assert f"(in {shop / 'wrong.sql'})\ndetail: line 2" in result.stderr
     assert [t["topic"] for t in listed(run("topics", "--json"))] == ["customers", "orders"]
 
@@ -213,7 +213,7 @@ def test_beside_a_running_engine_another_is_refused_and_once_waits(run: Run, sho
     with claim(Storage(shop / "w"), SystemClock()):
         result = run("run", str(shop / "shop.sql"), status=1)
         assert result.stderr.startswith(
-            f"error: an engine runs on this workspace already: process {os.getpid()} "
+            f"error: another engine is running on this workspace: process {os.getpid()} "
         )
         assert "Spark" not in result.stderr
         result = run("run", "--once")

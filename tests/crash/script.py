@@ -200,24 +200,26 @@ SCRIPT = [
 TIME_SCRIPT = [
     Step("create feed", _create(FEED), repeatable=True),
     Step("create meters", _create(METERS), repeatable=True),
-    Step("a producer promises", lambda log, _: log.promise("feed", "a", 1_000), repeatable=True),
+    Step("a producer promises", lambda log, _: log.declare_watermark("feed", "a", 1_000), repeatable=True),
     Step(
         "another appends, which holds the watermark; devices too",
         lambda log, _: append(log, fed(0, 3), producer=Producer("b", 1)),
         repeatable=True,
     ),
-    Step("the first promises more", lambda log, _: log.promise("feed", "a", 2_000), repeatable=True),
+    Step(
+        "the first promises more", lambda log, _: log.declare_watermark("feed", "a", 2_000), repeatable=True
+    ),
     Step("the other retires", lambda log, _: log.retire("feed", "b"), repeatable=True),
     Step(
         "silence",
-        lambda log, _: log.punctuate("feed", {0: 3_000, 1: 3_000}, silent_at=log.ends(["feed"])["feed"]),
+        lambda log, _: log.punctuate("feed", {0: 3_000, 1: 3_000}, idle_at=log.ends(["feed"])["feed"]),
         repeatable=True,
     ),
     Step("devices again", lambda log, _: append(log, fed(3, 5))),
     Step("upkeep: seal", lambda log, _: log.maintain(force=True), upkeep=True, repeatable=True),
     Step(
         "a minute passes, and another promise",
-        lambda log, clock: (clock.advance("1 minute"), log.promise("feed", "a", 9_000)),
+        lambda log, clock: (clock.advance("1 minute"), log.declare_watermark("feed", "a", 9_000)),
     ),
 ]
 """The same for what is said of time: promises, silence, device clocks."""
@@ -237,7 +239,7 @@ def contents(log: EmbeddedLog) -> dict[str, Any]:
         seen[name] = {
             "schema": definition.schema.names,
             "ends": {p: (i.end, i.watermark) for p, i in partitions.items()},
-            "heard": ({p: i.heard_at for p, i in partitions.items()}, dict(log.promises(name))),
+            "heard": ({p: i.heard_at for p, i in partitions.items()}, dict(log.producer_watermarks(name))),
             "rows": {
                 p: [row for piece in log.read(name, p, i.first, i.end) for row in _rows(piece)]
                 for p, i in partitions.items()

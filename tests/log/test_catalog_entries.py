@@ -14,12 +14,13 @@ import pytest
 from headwater.catalog.conform import conform
 from headwater.catalog.definitions import define_topic
 from headwater.core.clock import ManualClock
-from headwater.core.errors import ConflictError, SyncFailedError, TopicExistsError
+from headwater.core.errors import ConflictError, SyncFailedError, TopicExistsError, TopicNotFoundError
 from headwater.core.settings import LogSettings
 from headwater.log.embedded import EmbeddedLog
 from headwater.log.protocol import Append
 from headwater.testing import FaultyStorage
 from headwater.testing.faults import StorageCall
+from tests.raising import raises
 
 LONG_MS = 20_000
 ORDERS = define_topic("orders", pa.schema([pa.field("n", pa.int64())]))
@@ -122,9 +123,9 @@ def test_two_topics_of_an_old_workspace_that_differ_by_case_keep_working(tmp_pat
         assert log.topic(name).name == name
         assert [b.column("n").to_pylist() for b in log.read(name, 0, 0, 1)] == [[n]]
     assert "ORDERS" not in log.topics()
-    with pytest.raises(Exception, match="write it as it is spelled: Orders or orders"):
+    with raises(TopicNotFoundError, topic="ORDERS", alike=["Orders", "orders"]):
         log.topic("ORDERS")
-    with pytest.raises(TopicExistsError):
+    with raises(TopicExistsError, topic="oRDERS", kind="topic"):
         log.create_topic(define_topic("oRDERS", ORDERS.schema))
     log.close()
 

@@ -14,6 +14,7 @@ from headwater.log.cursor import Cursor, Lag
 from headwater.log.embedded.maintenance import Maintenance
 from headwater.log.topic import Topic
 from tests.log.test_topic import rows, values
+from tests.raising import raises
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_explicit_positions(numbers: Topic) -> None:
     cursor = numbers.cursor("mailer")
     cursor.commit({0: 3})
     assert values(cursor.read()) == [3, 4, 5]
-    with pytest.raises(hw.UsageError, match="offset 99"):
+    with raises(hw.UsageError, partition=0, offset=99):
         cursor.commit({0: 99})
 
 
@@ -183,9 +184,8 @@ def fallen(ws: hw.Workspace, numbers: Topic, clock: ManualClock, on_gap: Any) ->
 
 def test_a_cursor_that_fell_off_says_so(ws: hw.Workspace, numbers: Topic, clock: ManualClock) -> None:
     cursor = fallen(ws, numbers, clock, "fail")
-    with pytest.raises(hw.GapError) as caught:
+    with raises(hw.GapError, first_available=6, missed=6):
         next(cursor.read())
-    assert (caught.value.first_available, caught.value.missed) == (6, 6)
 
 
 def test_or_goes_on_and_its_loss_is_kept(ws: hw.Workspace, numbers: Topic, clock: ManualClock) -> None:
@@ -202,19 +202,19 @@ def test_a_dropped_cursor_begins_anew(numbers: Topic) -> None:
     cursor = numbers.cursor("mailer")
     cursor.commit({0: 6})
     cursor.drop()
-    with pytest.raises(hw.UsageError, match="was dropped"):
+    with raises(hw.UsageError, cursor="mailer", reason="dropped"):
         cursor.position()
     assert numbers.cursor("mailer").position() == {0: 0}
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "x" * 201])
 def test_names_print_on_one_line(numbers: Topic, name: str) -> None:
-    with pytest.raises(hw.UsageError, match="cannot be a name"):
+    with raises(hw.UsageError, argument="name", value=name):
         numbers.cursor(name)
 
 
 def test_commit_is_one_of_three(numbers: Topic) -> None:
-    with pytest.raises(hw.UsageError, match="commit is"):
+    with raises(hw.UsageError, argument="commit", value="sometimes"):
         numbers.cursor("mailer").read(commit="sometimes")  # type: ignore[arg-type]
 
 
@@ -242,23 +242,25 @@ def test_numbers_of_numpy_are_positions(numbers: Topic) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "facts"),
     [
-        ({"columns": ["n", "n"]}, "twice"),
-        ({"partitions": 0}, "partitions is a list"),
-        ({"partitions": "0"}, "partitions is a list"),
-        ({"start": {0: True}}, "offset True"),
-        ({"batch_rows": "5"}, "batch_rows is"),
-        ({"timeout": "1 second"}, "timeout is"),
-        ({"timeout": -1}, "timeout is"),
+        ({"columns": ["n", "n"]}, {"column": "n", "reason": "duplicate-column"}),
+        ({"partitions": 0}, {"argument": "partitions", "value": 0}),
+        ({"partitions": "0"}, {"argument": "partitions", "value": "0"}),
+        ({"start": {0: True}}, {"partition": 0, "offset": True}),
+        ({"batch_rows": "5"}, {"argument": "batch_rows", "value": "5"}),
+        ({"timeout": "1 second"}, {"argument": "timeout", "value": "1 second"}),
+        ({"timeout": -1}, {"argument": "timeout", "value": -1}),
     ],
 )
-def test_wrong_options_of_a_read_are_refused(numbers: Topic, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(hw.UsageError, match=message):
+def test_wrong_options_of_a_read_are_refused(
+    numbers: Topic, options: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    with raises(hw.UsageError, **facts):
         numbers.read(**options)
     if not options.keys() & {"partitions", "start"}:
         for consumer in (numbers.cursor("mailer"), numbers.group("others")):
-            with pytest.raises(hw.UsageError, match=message):
+            with raises(hw.UsageError, **facts):
                 consumer.read(**options)
 
 

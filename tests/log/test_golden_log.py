@@ -63,7 +63,7 @@ def test_its_partitions_were_heard_of_when_they_were_written_to(golden: hw.Works
             assert 0 < info.heard_at <= EXPECTED[home.name]["made_at_us"]
             if info.last_appended_at is not None:
                 assert info.heard_at == info.last_appended_at
-        assert topic.promises() == {}
+        assert topic.producer_watermarks() == {}
 
 
 def test_every_checksum_holds(golden: hw.Workspace) -> None:

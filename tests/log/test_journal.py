@@ -15,7 +15,7 @@ from headwater.log.embedded.journal.journal_file import (
     scan,
     write_head,
 )
-from headwater.log.embedded.journal.salvage import mend
+from headwater.log.embedded.journal.salvage import repair
 
 
 def record(n: int) -> dict[str, object]:
@@ -62,13 +62,13 @@ def test_a_changed_byte_anywhere_is_found_and_mended(file: File, byte: int) -> N
     file.write_at(at, bytes([file.read_at(at, 1)[0] ^ 0x41]))
     assert told(file) == [0, (len(pieces[0]), len(pieces[0]) + len(pieces[1])), 2]
     data = file.read_at(len(pieces[0]), len(pieces[1]))
-    assert mend(file.storage, data) == record(1)
+    assert repair(file.storage, data) == record(1)
 
 
 def test_more_than_a_byte_is_not_guessed(file: File) -> None:
     data = bytearray(encode_record(record(1)))
     data[30:40] = bytes(10)
-    assert mend(file.storage, bytes(data)) is None
+    assert repair(file.storage, bytes(data)) is None
 
 
 def test_later_records_prove_earlier_ones(file: File) -> None:

@@ -243,10 +243,7 @@ def test_a_wrong_clock_stays_wrong_for_a_process_that_is_opened_in_the_meantime(
         found = health(ws.log, ws.log.clock, ws._views, ws._outside).of("clock", "clock")
         assert found is not None
         assert (found.state, found.severity) == ("in doubt", "warning")
-        assert (
-            "the clock is in doubt: the wall clock of this machine has jumped 10 years ahead"
-            in found.sentence()
-        )
+        assert "the wall clock of this machine jumped 10 years ahead" in found.sentence()
 
 
 def test_records_of_a_time_to_come_do_not_keep_leases_from_running_out(

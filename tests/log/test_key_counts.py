@@ -1,9 +1,8 @@
 """`versions_for`: compaction leaves what others have replaced for so long, and of what is older the latest of each key."""
 
-import pytest
-
 import headwater as hw
 from headwater.core.clock import ManualClock
+from tests.raising import raises
 
 
 def test_compaction_leaves_versions_of_the_declared_span(ws: hw.Workspace, clock: ManualClock) -> None:
@@ -23,7 +22,7 @@ def test_compaction_leaves_versions_of_the_declared_span(ws: hw.Workspace, clock
 
 
 def test_only_a_table_has_versions_to_keep(ws: hw.Workspace) -> None:
-    with pytest.raises(hw.StatementError, match="no versions to keep"):
+    with raises(hw.StatementError, option="versions_for", reason="no-primary-key"):
         ws.sql("CREATE TOPIC clicks (id BIGINT) WITH (versions_for = '1 hour')")
 
 

@@ -212,15 +212,15 @@ class LogMachine(RuleBasedStateMachine):
     @rule(name=names, at=moments.map(to_us), grown=st.integers(0, 1))
     def fall_silent(self, name: str, at: int, grown: int) -> None:
         ends = {p: end + grown * (p == 1) for p, end in self.model.ends([name])[name].items()}
-        self.both(lambda log: log.punctuate(name, dict.fromkeys(ends, at), silent_at=ends))
+        self.both(lambda log: log.punctuate(name, dict.fromkeys(ends, at), idle_at=ends))
 
     @rule(producer=st.sampled_from("pqr"), at=moments.map(to_us))
     def promise(self, producer: str, at: int) -> None:
-        self.both(lambda log: log.promise("feed", producer, at))
+        self.both(lambda log: log.declare_watermark("feed", producer, at))
 
     @rule(producer=st.sampled_from("pqr"), since=st.none() | moments.map(to_us))
     def retire(self, producer: str, since: int | None) -> None:
-        self.both(lambda log: log.retire("feed", producer, silent_since=since))
+        self.both(lambda log: log.retire("feed", producer, idle_since=since))
 
     @rule(name=names)
     def add_column(self, name: str) -> None:
@@ -292,7 +292,7 @@ class LogMachine(RuleBasedStateMachine):
         assert by_name(self.log) == by_name(self.model)
         tables, wanted_tables = contents(self.log), contents(self.model)
         for topic in self.model.topics().values():
-            assert self.log.promises(topic.name) == self.model.promises(topic.name)
+            assert self.log.producer_watermarks(topic.name) == self.model.producer_watermarks(topic.name)
             found, wanted = self.log.partitions(topic.name), self.model.partitions(topic.name)
             for p, bounds in wanted.items():
                 for fact in ("first", "end", "rows", "watermark", "ahead", "heard_at"):

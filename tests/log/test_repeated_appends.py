@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import orjson
-import pytest
 import xxhash
 
 import headwater as hw
 from headwater import Workspace
 from headwater.core.clock import ManualClock
-from headwater.core.errors import ConflictError, SequenceReusedError
+from headwater.core.errors import SequenceReusedError
 from headwater.core.settings import LogSettings
 from headwater.log.embedded import EmbeddedLog
 from headwater.web.problems import problem_of
+from tests.raising import raises
 
 PEOPLE = "id BIGINT NOT NULL, email STRING PRIVATE BY (id), note STRING"
 NAN, ZERO = float("nan"), 0.0
@@ -50,25 +50,24 @@ def test_other_rows_under_a_known_sequence_are_refused_by_every_call(ws: Workspa
         {"score": -0.0 if rows[1]["score"] is ZERO else 1.0},
     ):
         others = [rows[0], {**rows[1], **change}, *rows[2:]]
-        with pytest.raises(ConflictError) as refused:
+        with raises(SequenceReusedError, producer="loader", sequence=1, reason="other-values") as refused:
             clicks.append(others, producer="loader", sequence=1, epoch=1)
-        assert type(refused.value) is SequenceReusedError
         assert problem_of(refused.value).status == 409
-        with pytest.raises(ConflictError):
+        with raises(SequenceReusedError, reason="other-values"):
             ws.append({"clicks": others}, producer="loader", sequence=1, epoch=1)
-    with pytest.raises(ConflictError, match="sequence 1 of producer 'loader' is already written"):
+    with raises(SequenceReusedError, producer="loader", sequence=1, reason="other-count"):
         ws.append({"clicks": rows, "orders": [{"n": 1}]}, producer="loader", sequence=1, epoch=1)
     with (
-        pytest.raises(ConflictError),
+        raises(SequenceReusedError, reason="other-count"),
         ws.transaction(producer="loader", sequence=1, epoch=1) as tx,
     ):
         tx.append("clicks", rows[1:])
-    with pytest.raises(ConflictError, match="had 50 rows, this one has 0"):
+    with raises(SequenceReusedError, expected=50, actual=0, reason="other-count"):
         clicks.append([], producer="loader", sequence=1, epoch=1)
-    with pytest.raises(ConflictError, match="rows of other topics"):
+    with raises(SequenceReusedError, reason="other-topics"):
         ws.append({"orders": [{"n": n} for n in range(50)]}, producer="loader", sequence=1, epoch=1)
     swapped = [{**rows[0], "user": rows[1]["user"]}, {**rows[1], "user": rows[0]["user"]}, *rows[2:]]
-    with pytest.raises(ConflictError):
+    with raises(SequenceReusedError, reason="other-values"):
         clicks.append(swapped, producer="loader", sequence=1, epoch=1)
     assert sum(part.rows for part in ws.log.partitions("clicks").values()) == 50
     assert not any(part.rows for part in ws.log.partitions("orders").values())
@@ -79,7 +78,7 @@ def test_a_topic_that_was_altered_since_has_its_rows_counted(ws: Workspace) -> N
     first = topic.append([{"n": 1}, {"n": 2}], producer="loader", sequence=1)
     ws.sql("ALTER TOPIC t ADD COLUMN note STRING")
     assert topic.append([{"n": 2}, {"n": 1}], producer="loader", sequence=1) == first
-    with pytest.raises(ConflictError, match="had 2 rows, this one has 1"):
+    with raises(SequenceReusedError, expected=2, actual=1, reason="other-count"):
         topic.append([{"n": 1}], producer="loader", sequence=1)
 
 
@@ -88,11 +87,11 @@ def test_private_values_are_compared_by_a_code_that_goes_with_the_key(ws: Worksp
     rows = [{"id": n, "email": f"user-{n}@example.org", "note": "x"} for n in range(4)]
     first = people.append(rows, producer="loader", sequence=1)
     assert people.append(rows[::-1], producer="loader", sequence=1) == first
-    with pytest.raises(ConflictError):
+    with raises(SequenceReusedError, reason="other-values"):
         people.append([{**rows[0], "email": "other@example.org"}, *rows[1:]], producer="loader", sequence=1)
     ws.forget(0)
     assert people.append(rows, producer="loader", sequence=1) == first, "nobody can tell any more"
-    with pytest.raises(ConflictError):
+    with raises(SequenceReusedError, reason="other-values"):
         people.append([{**rows[0], "note": "y"}, *rows[1:]], producer="loader", sequence=1)
     if ws.path is not None:
         written = b"".join(path.read_bytes() for path in ws.path.rglob("*") if path.is_file())
@@ -105,7 +104,7 @@ def test_what_excised_rows_added_up_to_goes_with_them(ws: Workspace) -> None:
     other = ws.topic("others", "id BIGINT").append([{"id": 1}], producer="loader", sequence=2)
     ws.log.excise("people", {0: [0]})
     assert people.append([{"id": 2, "pin": 1}], producer="loader", sequence=1) == first
-    with pytest.raises(ConflictError):
+    with raises(SequenceReusedError, sequence=2):
         ws.topic("others").append([{"id": 2}], producer="loader", sequence=2)
     assert ws.topic("others").append([{"id": 1}], producer="loader", sequence=2) == other
     if ws.path is not None:
@@ -131,7 +130,7 @@ def test_receipts_of_older_workspaces_are_answered_as_they_were(tmp_path: Path) 
             second = topic.append([{"n": 2}], producer="loader", sequence=2)
             with cast(EmbeddedLog, ws.log).core.exclusive():
                 cast(EmbeddedLog, ws.log).core.checkpoint()
-            with pytest.raises(ConflictError):
+            with raises(SequenceReusedError, sequence=2):
                 topic.append([{"n": 3}], producer="loader", sequence=2)
             assert topic.append([{"n": 2}], producer="loader", sequence=2) == second
 

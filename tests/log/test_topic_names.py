@@ -3,6 +3,7 @@
 import pytest
 
 import headwater as hw
+from tests.raising import raises
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def test_a_handle_has_the_declared_name(clicks: hw.Workspace) -> None:
 
 def test_create_beside_it_is_refused_and_says_what_is_there(clicks: hw.Workspace) -> None:
     for text in ("CREATE TOPIC clicks (n BIGINT)", "CREATE TOPIC clicks (other STRING)"):
-        with pytest.raises(hw.TopicExistsError, match="'Clicks'") as caught:
+        with raises(hw.TopicExistsError, topic="Clicks") as caught:
             clicks.sql(text)
         assert caught.value.hint
     clicks.sql("CREATE TOPIC IF NOT EXISTS clicks (other STRING)")
@@ -40,7 +41,7 @@ def test_statements_find_it_in_any_case(clicks: hw.Workspace) -> None:
     assert explained is not None
     assert explained.column("value")[0].as_py() == "Clicks"
     clicks.topic("clicks").cursor("mailer")
-    with pytest.raises(hw.UsageError, match="read by mailer"):
+    with raises(hw.UsageError, cursors=["mailer"]):
         clicks.sql("DROP TOPIC clicks")
     clicks.sql("DROP TOPIC clicks CASCADE; DROP TOPIC IF EXISTS CLICKS")
     assert clicks.topics() == []
@@ -64,5 +65,5 @@ def test_rows_reach_it_in_any_case(clicks: hw.Workspace) -> None:
 def test_a_topic_cannot_take_the_name_of_a_view(ws: hw.Workspace) -> None:
     ws.log.put_entry("view", "revenue", {}, expect=None)
     for make in (lambda: ws.sql("CREATE TOPIC Revenue (n BIGINT)"), lambda: ws.topic("revenue", "n BIGINT")):
-        with pytest.raises(hw.TopicExistsError, match="view 'revenue' exists"):
+        with raises(hw.TopicExistsError, kind="view", existing="revenue"):
             make()

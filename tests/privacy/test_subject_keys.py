@@ -15,6 +15,7 @@ from headwater.privacy.key_files import FORGOTTEN, KEYS, LOCK, SLOT
 from headwater.privacy.master_keys import MASTER
 from headwater.privacy.subject_keys import FileKeys, subject_text
 from headwater.testing import Crash, FaultyStorage
+from tests.raising import raises
 
 
 class Reversing:
@@ -52,7 +53,7 @@ def test_nothing_is_made_before_a_key_is(tmp_path: Path) -> None:
     keys = keys_in(tmp_path / "k")
     keys.refresh()
     assert (keys.forgotten(), keys.destroyed()) == ((), frozenset())
-    with pytest.raises(hw.UsageError, match="nothing to forget"):
+    with raises(hw.UsageError, subject="7", reason="no-values"):
         keys.forget("7")
     assert not (tmp_path / "k").exists()
 
@@ -105,22 +106,22 @@ def test_a_service_wraps_the_master_alone(tmp_path: Path) -> None:
     keys_in(tmp_path, kms).of(["bert", "carl"])
     assert kms.wrapped == 1
     assert opened(keys_in(tmp_path, kms), *data) == "anna"
-    with pytest.raises(hw.KeyStoreError, match="wrapped by a key management service"):
+    with raises(hw.KeyStoreError, reason="no-service"):
         opened(keys_in(tmp_path), *data)
 
 
 def test_keys_that_are_not_there_are_no_forgetting(tmp_path: Path) -> None:
     number, data = sealed(keys_in(tmp_path / "k"), "anna")
-    with pytest.raises(hw.KeyStoreError, match="is not in") as missing:
+    with raises(hw.KeyStoreError, reason="missing-key", key=1) as missing:
         opened(keys_in(tmp_path / "other"), number, data)
-    assert "HEADWATER_KEYS" in str(missing.value)
+    assert "HEADWATER_KEYS" in str(missing.value.hint)
 
 
 def test_damage_is_told_and_nothing_is_overwritten(tmp_path: Path) -> None:
     keys_in(tmp_path).of(["anna", "bert"])
     whole = (tmp_path / KEYS).read_bytes()
     (tmp_path / KEYS).write_bytes(b"\xff" + whole[1:])
-    with pytest.raises(hw.KeyStoreError, match="slot of key 1"):
+    with raises(hw.KeyStoreError, reason="damaged-slot", key=1):
         keys_in(tmp_path).of(["carl"])
     (tmp_path / KEYS).write_bytes(whole[: SLOT.size + 60])  # torn off: the second was never used
     assert keys_in(tmp_path).of(["anna", "carl"]) == [1, 2]
@@ -128,7 +129,7 @@ def test_damage_is_told_and_nothing_is_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("subject", ["", None, True, 1.5, ("a",)])
 def test_a_subject_is_a_number_or_a_text(subject: object) -> None:
-    with pytest.raises(hw.UsageError, match="a subject is"):
+    with raises(hw.UsageError, argument="subject"):
         subject_text(subject)
 
 

@@ -82,7 +82,7 @@ def _journal_records() -> Rows:
                     found.setdefault(kind, set()).update(filter(None, own))
     for kind, own in found.items():
         own |= keys_read(record_kinds.KINDS[kind], "record")
-    found["append"] |= keys_read(record_kinds._remember, "record") | keys_written(log_append._said_by)
+    found["append"] |= keys_read(record_kinds._remember, "record") | keys_written(log_append._producer_fields)
     found["append"] |= keys_written(log_append.Appender.punctuate, into="record")
     return {"every record": EVERY_RECORD, **{kind: own - EVERY_RECORD for kind, own in found.items()}}
 
@@ -523,7 +523,9 @@ def _system_topics() -> Rows:
         deletion.EXCISED: deletion._SCHEMAS[deletion.EXCISED].names,
     }
     replies = calling.REPLIES
-    assert set(system) | {replies} == rules._KEPT | rules.TELLING, "every name that is kept for the workspace"
+    assert set(system) | {replies} == rules._SYSTEM_TOPICS | rules.DELETION_TOPICS, (
+        "every name that is kept for the workspace"
+    )
     shown: dict[str, list[str]] = {
         **system,
         f"{queue_definition.STATE_TOPICS}<queue>": queue_records.SCHEMA.names,
@@ -551,7 +553,7 @@ def _metadata_columns() -> Rows:
     from headwater.sinks.base.target import TICK, WEIGHT
 
     return {
-        "every topic": frozenset((*rules.HIDDEN, rules.FORGOTTEN)),
+        "every topic": frozenset((*rules.METADATA_COLUMNS, rules.FORGOTTEN)),
         "captured topics": frozenset(definitions.CAPTURED.names),
         "versions": frozenset(metadata_columns.VERSIONED.names),
         "changes of a view": frozenset((WEIGHT.name, TICK.name)),
@@ -605,10 +607,10 @@ def files_and_folders() -> Rows:
 @table("Folder of keys")
 def _keys() -> Rows:
     from headwater.privacy.key_files import FORGOTTEN, KEYS, LOCK, KeyFiles
-    from headwater.privacy.master_keys import MASTER, Masters
+    from headwater.privacy.master_keys import MASTER, MasterKeys
 
     return {
-        MASTER: keys_written(Masters.write),
+        MASTER: keys_written(MasterKeys.write),
         KEYS: (),
         FORGOTTEN: keys_beside(KeyFiles.append_line, "subject"),
         LOCK: (),

@@ -12,6 +12,7 @@ from headwater.core.storage import Storage
 from headwater.state import cut_history as module
 from headwater.state.cut_history import Cuts, TickCut
 from headwater.testing import FaultyStorage
+from tests.raising import raises
 
 ENDS = st.dictionaries(
     st.sampled_from(["a", "b", "topic with ünïcode"]),
@@ -109,7 +110,7 @@ def test_damage_in_the_middle_is_told_and_the_rest_is_read(tmp_path: Path) -> No
     cuts = Cuts(storage)
     readable = [n for n in range(1, 13) if n not in (6, 7, 8)]
     assert [cuts.of(n) for n in readable] == [some(12)[n - 1] for n in readable]
-    with pytest.raises(CorruptionError, match=r"000000000005.cuts is damaged at byte \d+: the cut of tick 7"):
+    with raises(CorruptionError, file="state/cuts/000000000005.cuts", tick=7):
         cuts.of(7)
     storage.flip("state/cuts/000000000005.cuts", 3)
     assert Cuts(storage).at(2_500) == 2

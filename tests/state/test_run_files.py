@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from headwater.core.errors import CorruptionError
 from headwater.operators.zset.delta import Delta
 from headwater.operators.zset.runs import Run, arrange, split
-from headwater.state.run_files import ALIGNMENT, check, decode, encode, encode_together
+from headwater.state.run_files import ALIGNMENT, check, decode, encode, encode_shared
 from headwater.state.run_refs import RunRef
+from tests.raising import raises
 
 FILE = "000000000001-1-a.runs"
 
@@ -121,7 +122,7 @@ def test_a_slice_of_a_run_takes_the_room_of_the_slice() -> None:
 
 def test_dictionary_columns_are_refused() -> None:
     rows = pa.RecordBatch.from_arrays([pa.array(["a"]).dictionary_encode()], names=["d"])
-    with pytest.raises(TypeError, match="'d' is dictionary-encoded"):
+    with pytest.raises(TypeError):
         encode(Run(np.zeros(1, np.uint64), rows, np.ones(1, np.int64)), (1, 1))
 
 
@@ -136,9 +137,9 @@ def test_every_flipped_bit_is_noticed(data: st.DataObject) -> None:
         check(pa.py_buffer(damaged), ref)
         decode(pa.py_buffer(damaged), ref)
 
-    with pytest.raises(CorruptionError, match=f"{FILE} is damaged at byte (64|128)") as caught:
+    with raises(CorruptionError, file=f"state/runs/{FILE}") as caught:
         read()
-    assert caught.value.file == f"state/runs/{FILE}"
+    assert caught.value.offset in (64, 128)
 
 
 def test_damage_to_what_describes_the_columns_is_noticed_without_reading_the_values() -> None:
@@ -146,22 +147,21 @@ def test_damage_to_what_describes_the_columns_is_noticed_without_reading_the_val
     for at in (0, 20, 64, 200, 600):
         damaged = bytearray(file.to_pybytes())
         damaged[at] ^= 1
-        with pytest.raises(CorruptionError, match="damaged at byte 0"):
+        with raises(CorruptionError, file=f"state/runs/{FILE}", offset=0):
             decode(pa.py_buffer(damaged), ref)
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 500])
 def test_a_file_that_ends_early_is_noticed(size: int, tmp_path: Path) -> None:
     file, ref = on_disk(mixed())
-    with pytest.raises(CorruptionError, match=f"damaged at byte {size}") as caught:
+    with raises(CorruptionError, offset=size):
         decode(file.slice(0, size), ref)
-    assert caught.value.offset == size
-    with pytest.raises(CorruptionError, match=f"damaged at byte {size}"):
+    with raises(CorruptionError, offset=size):
         check(file.slice(0, size), ref)
 
 
 def together(runs: list[Run]) -> tuple[pa.Buffer, list[RunRef]]:
-    segment = encode_together(runs, [(3, 5)] * len(runs))
+    segment = encode_shared(runs, [(3, 5)] * len(runs))
     data = b"".join(bytes(part) for part in segment.parts)
     return pa.py_buffer(data + bytes(segment.padding)), segment.parts_at(FILE, 0, runs, [(3, 5)] * len(runs))
 
@@ -177,14 +177,14 @@ def test_runs_that_share_a_stream_come_back_each_by_itself(sizes: list[int]) -> 
         assert RunRef.from_json(orjson.loads(ref.json)) == ref
     assert len({(ref.offset, ref.length, ref.checksum) for ref in refs}) == 1
     assert sum(ref.size for ref in refs) <= refs[0].length
-    assert sum(ref.bytes for ref in refs) <= encode_together(runs, [(3, 5)] * len(runs)).bytes
+    assert sum(ref.bytes for ref in refs) <= encode_shared(runs, [(3, 5)] * len(runs)).bytes
 
 
 def test_a_shared_stream_with_other_rows_than_it_should_have_is_damage() -> None:
     file, (_, ref) = together([mixed(3), mixed(4)])
-    with pytest.raises(CorruptionError, match="damaged"):
+    with raises(CorruptionError, file=f"state/runs/{FILE}"):
         decode(file, dataclasses.replace(ref, shared=8))
-    with pytest.raises(CorruptionError, match="damaged"):
+    with raises(CorruptionError, file=f"state/runs/{FILE}"):
         decode(file, dataclasses.replace(ref, first=4))
 
 

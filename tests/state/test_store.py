@@ -27,6 +27,7 @@ from headwater.state.run_refs import RunRef
 from headwater.state.store import StateStore
 from headwater.state.writer import Writer
 from headwater.testing import FaultyStorage
+from tests.raising import raises
 from tests.state.ticks import CONTENTS, Engine, run_of
 
 
@@ -85,7 +86,7 @@ def test_what_was_held_in_memory_is_touched_once_it_is_mapped(
     assert touched == refs
     store.remember(dataclasses.replace(refs[0], file="other"), runs[0])
     held.forget(lambda file: True)
-    assert not held._let_go
+    assert not held._released
 
 
 def test_many_runs_of_a_tick_share_a_file_and_a_sync(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_many_runs_of_a_tick_share_a_file_and_a_sync(tmp_path: Path) -> None:
 def test_small_runs_of_the_same_columns_share_a_stream(engine: Engine) -> None:
     writer = engine.store.begin(1, 1)
     runs = [run_of({1: 1, 2: 1}), run_of({3: 1}), run_of({1: -1})]
-    refs = writer.add_together(runs, ticks=[(1, 1)] * len(runs))
+    refs = writer.add_shared(runs, ticks=[(1, 1)] * len(runs))
     writer.flush()
     assert len({(ref.file, ref.offset) for ref in refs}) == 1
     back = other(engine).open_all(refs)
@@ -178,7 +179,7 @@ def test_a_tick_is_committed_by_one_engine_alone(engine: Engine) -> None:
     rival = Engine(Storage(engine.storage.root))
     mine, theirs = engine.prepare({1: 1}), rival.prepare({2: 1})
     rival.store.commit(theirs)
-    with pytest.raises(FencedError, match="another engine has committed tick 1 already"):
+    with raises(FencedError, tick=1):
         engine.store.commit(mine)
     assert engine.store.latest() == theirs
 
@@ -200,7 +201,7 @@ def test_a_commit_that_met_an_error_is_completed_by_the_same_again(tmp_path: Pat
 def test_a_tick_that_was_collected_is_not_made_again(engine: Engine) -> None:
     first = engine.ticks(5)[0]
     engine.store.collect(2)
-    with pytest.raises(FencedError, match="committed tick 1 already"):
+    with raises(FencedError, tick=1):
         engine.store.commit(first)
     assert engine.store.ticks() == [4, 5]
 
@@ -213,7 +214,7 @@ def test_an_engine_that_was_left_behind_commits_nothing(engine: Engine) -> None:
     clock.advance("1 minute")
     newer = Engine(Storage(engine.storage.root), clock)
     newer.epoch = claim(newer.storage, clock).epoch
-    with pytest.raises(FencedError, match="this one has epoch 1, the newest is 2"):
+    with raises(FencedError, epoch=1, newest=2, reason="newer-engine"):
         engine.store.commit(late)
     newer.ticks(1)
     assert newer.store.ticks() == [1, 2]
@@ -234,7 +235,7 @@ def test_an_engine_that_freezes_between_its_check_and_its_commit_commits_nothing
         link(old, new)
 
     storage.link = freeze  # type: ignore[method-assign]
-    with pytest.raises(FencedError, match="another engine has taken over"):
+    with raises(FencedError, epoch=1, newest=2, reason="newer-engine"):
         engine.store.commit(late)
     assert StateStore(Storage(tmp_path), clock).latest() is None
 
@@ -281,7 +282,7 @@ def test_runs_that_share_a_stream_are_counted_as_one_in_memory(
     """As long as one of them is held, all of it is there."""
     runs = [run_of(dict.fromkeys(range(n, n + 10), 1)) for n in range(8)]
     writer = engine.store.begin(1, 1)
-    stacks = [writer.add_together(runs, ticks=[(1, 1)] * len(runs)) for _ in range(3)]
+    stacks = [writer.add_shared(runs, ticks=[(1, 1)] * len(runs)) for _ in range(3)]
     writer.flush()
     whole = sum(ref.bytes for ref in stacks[0])
     monkeypatch.setattr("headwater.state.cache.HELD_BYTES_MAX", 2 * whole + whole // 2)
@@ -315,7 +316,7 @@ def test_damage_to_a_small_run_is_noticed_when_it_is_opened(tmp_path: Path) -> N
     (ref,) = manifest.arrangements[CONTENTS]
     storage.flip(f"state/runs/{ref.file}", ref.end - 20)
     for look in (other(engine).open_run, other(engine).verify):
-        with pytest.raises(CorruptionError, match=f"{ref.file} is damaged at byte {ref.offset}"):
+        with raises(CorruptionError, file=f"state/runs/{ref.file}", offset=ref.offset):
             look(ref)
 
 
@@ -328,7 +329,7 @@ def test_a_large_run_is_checked_in_full_when_asked(tmp_path: Path, monkeypatch: 
     storage.flip(f"state/runs/{ref.file}", ref.end - 20)
     reader = other(engine)
     assert len(reader.open_run(ref)) == 1
-    with pytest.raises(CorruptionError):
+    with raises(CorruptionError, file=f"state/runs/{ref.file}", offset=ref.offset):
         reader.verify(ref)
 
 
@@ -337,7 +338,7 @@ def test_a_cut_off_file_is_noticed(engine: Engine, size: int) -> None:
     (manifest,) = engine.ticks(1)
     (ref,) = manifest.arrangements[CONTENTS]
     os.truncate(engine.storage.path(f"state/runs/{ref.file}"), size)
-    with pytest.raises(CorruptionError, match=f"damaged at byte {size}"):
+    with raises(CorruptionError, file=f"state/runs/{ref.file}", offset=size):
         other(engine).open_run(ref)
 
 
@@ -345,7 +346,7 @@ def test_a_missing_file_that_a_tick_names_is_damage(engine: Engine) -> None:
     (manifest,) = engine.ticks(1)
     (ref,) = manifest.arrangements[CONTENTS]
     engine.storage.remove(f"state/runs/{ref.file}")
-    with pytest.raises(CorruptionError, match=f"{ref.file} is missing, and tick 1 names it"):
+    with raises(CorruptionError, file=f"state/runs/{ref.file}", tick=1, reason="missing"):
         other(engine).runs(manifest, CONTENTS)
 
 
@@ -354,7 +355,7 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
     engine = Engine(storage)
     engine.ticks(1)
     storage.flip("state/manifests/000000000001.json", 100)
-    with pytest.raises(CorruptionError, match=r"manifests/000000000001\.json is damaged"):
+    with raises(CorruptionError, file="state/manifests/000000000001.json", offset=0):
         other(engine).latest()
 
 
@@ -423,14 +424,11 @@ def test_a_reader_keeps_what_it_holds_and_learns_what_is_gone(engine: Engine) ->
     merged(engine)
     engine.store.collect(1)
     assert held.rows.column(0).to_pylist() == [1]
-    with pytest.raises(
-        TickNotKeptError, match="tick 3 is no longer kept: the first available is 4"
-    ) as caught:
+    with raises(TickNotKeptError, tick=3, first_available=4):
         reader.runs(slow, CONTENTS)
-    assert (caught.value.tick, caught.value.first_available) == (3, 4)
-    with pytest.raises(TickNotKeptError, match="the first available is 4"):
+    with raises(TickNotKeptError, tick=3, first_available=4):
         reader.manifest(3)
-    with pytest.raises(TickNotKeptError, match="tick 9 was not made yet: the newest is 4"):
+    with raises(TickNotKeptError, tick=9, last_available=4):
         reader.manifest(9)
 
 
@@ -545,8 +543,7 @@ def test_a_token_of_another_tick_of_that_number_is_refused_also_when_the_tick_is
     for token in tokens:
         engine.store.check_token(token)
         engine.store.check_token(Token(token.number))  # a number alone is taken at its word
-        with pytest.raises(OtherHistoryError) as told:
+        with raises(OtherHistoryError, tick=token.number, found=token.id):
             engine.store.check_token(Token(token.number, "f" * 16))
-        assert (told.value.tick, told.value.found) == (token.number, token.id)
-    with pytest.raises(TickNotKeptError):
+    with raises(TickNotKeptError, tick=6, last_available=5):
         engine.store.check_token(Token(6, "f" * 16))

@@ -225,17 +225,17 @@ def test_a_producer_that_is_silent_for_its_timeout_expires() -> None:
     options = {"watermark": "producers", "producer_timeout": "5 minutes"}
     log.create_topic(define_topic("feed", SCHEMA, time="at", options=options))
     silence = IdlePartitions(log, clock)
-    log.promise("feed", "a", 10)
-    log.promise("feed", "b", 5)
+    log.declare_watermark("feed", "a", 10)
+    log.declare_watermark("feed", "b", 5)
     clock.advance("3 minutes")
-    log.promise("feed", "a", 90)
+    log.declare_watermark("feed", "a", 90)
     clock.advance("1 minute")
     silence.look()
-    assert set(log.promises("feed")) == {"a", "b"}
+    assert set(log.producer_watermarks("feed")) == {"a", "b"}
     clock.advance("1 minute")
     silence.look()
-    assert set(log.promises("feed")) == {"a"}
+    assert set(log.producer_watermarks("feed")) == {"a"}
     assert log.partitions("feed")[0].watermark == 90
     clock.advance("1 day")
     silence.look()
-    assert (log.promises("feed"), log.partitions("feed")[0].watermark) == ({}, 90)
+    assert (log.producer_watermarks("feed"), log.partitions("feed")[0].watermark) == ({}, 90)

@@ -45,7 +45,7 @@ def test_a_running_engine_speaks_for_what_is_silent_and_a_replay_finds_the_same(
             assert runner.running
         for p in (0, 1):
             assert clicks.watermark(p) == NOON + timedelta(hours=1, minutes=4)
-        assert set(feed.promises()) == {"b"}
+        assert set(feed.producer_watermarks()) == {"b"}
         assert feed.watermark(0) == NOON + timedelta(hours=2)
         assert ws.query("SELECT * FROM per_user").to_pylist() == [{"user": 1, "n": 1}]
         assert ws.verify().ok
@@ -54,7 +54,7 @@ def test_a_running_engine_speaks_for_what_is_silent_and_a_replay_finds_the_same(
     with hw.open(tmp_path / "ws", spark=spark, clock=clock, settings=settings) as ws:
         ws.maintain()
         assert [ws.topic("clicks").watermark(p, o) for p in (0, 1) for o in range(3)] == found
-        assert set(ws.topic("feed").promises()) == {"b"}
+        assert set(ws.topic("feed").producer_watermarks()) == {"b"}
 
 
 def test_the_last_window_closes_without_another_event(tmp_path: Path, spark: Any) -> None:

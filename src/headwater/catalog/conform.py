@@ -51,8 +51,8 @@ def conform(
     """
     if topic.captured_by is not None and not captured:
         raise UsageError(
-            f"topic {topic.name!r} is filled by source {topic.captured_by!r}, and by nothing else",
-            hint="write to where it is captured from, or to a topic of your own",
+            f"topic {topic.name!r} is written by source {topic.captured_by!r} only",
+            hint="change the rows in the captured system, or append to another topic",
             topic=topic.name,
             source=topic.captured_by,
         )
@@ -61,6 +61,8 @@ def conform(
         raise UsageError(
             f"append to topic {topic.name!r} takes a list of rows, not one mapping",
             hint=f"write append([{{...}}]), or ws.append({{{topic.name!r}: [...]}}) for several topics",
+            topic=topic.name,
+            reason="not-a-list",
         )
     if (batch := _fitting(rows, topic)) is not None:
         if not validated:
@@ -155,8 +157,9 @@ def _read_frame(rows: Any) -> pa.Table:
         return pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise UsageError(
-            f"the {type(rows).__name__} cannot be read as Arrow: {'; '.join(map(str, error.args))}",
+            f"the {type(rows).__name__} cannot be converted to Arrow: {'; '.join(map(str, error.args))}",
             hint="give each column values of one type",
+            reason="not-convertible",
         ) from None
 
 
@@ -166,6 +169,8 @@ def _from_dicts(rows: Any, topic: TopicDefinition, ops: Sequence[str]) -> pa.Rec
             raise UsageError(
                 f"rows for topic {topic.name!r} are {type(rows).__name__}, which cannot be appended",
                 hint="pass a list of dicts, a pyarrow Table or RecordBatch, or a pandas or polars frame",
+                topic=topic.name,
+                reason="unsupported-rows",
             )
         rows = list(rows)
     if not all(issubclass(kind, Mapping) for kind in set(map(type, rows))):
@@ -214,9 +219,9 @@ def _refuse_unknown(rows: list[Mapping[str, Any]], allowed: set[str], topic: Top
     column = next(c for c in rows[row] if c not in allowed)
     if topic.clock is not None and column in STORED.names:
         raise BadRowError(
-            f"row {row} for topic {topic.name!r} has a column {column!r}, which the log fills",
+            f"row {row} for topic {topic.name!r} has a column {column!r}, which the log computes",
             detail=f"value {shown(rows[row][column])}; nothing of this append was written",
-            hint=f"leave it out: it is worked out from {topic.clock}, {topic.occurred} and {topic.sent}",
+            hint=f"leave it out: it is computed from {topic.clock}, {topic.occurred} and {topic.sent}",
             topic=topic.name,
             row=row,
             column=column,
@@ -260,13 +265,21 @@ def _from_arrow(table: pa.Table, topic: TopicDefinition, ops: Sequence[str]) -> 
     allowed = set(topic.schema.names) | ({"_op"} if topic.keyed else set())
     twice = next((name for name, count in Counter(table.column_names).items() if count > 1), None)
     if twice is not None:
-        raise UsageError(f"column {twice!r} appears twice in the rows for topic {topic.name!r}")
+        raise UsageError(
+            f"column {twice!r} appears twice in the rows for topic {topic.name!r}",
+            topic=topic.name,
+            column=twice,
+            reason="duplicate-column",
+        )
     for name in table.column_names:
         if name not in allowed:
             if not table.num_rows:
                 raise UsageError(
                     f"the rows for topic {topic.name!r} have a column {name!r} that the topic does not have",
                     hint=f"the columns are {', '.join(topic.schema.names)}",
+                    topic=topic.name,
+                    column=name,
+                    reason="unknown-column",
                 )
             _refuse_unknown([{name: _value(table.column(name), 0)}], allowed, topic)
 
@@ -293,9 +306,12 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, topic: TopicDefinition) -> p
             column = decode_dictionary(column)
     except pa.ArrowException as error:  # more than 2 GB, or a dictionary that Arrow does not join
         raise UsageError(
-            f"column {field.name!r} of the rows for topic {topic.name!r}, of type {column.type}, cannot be read as one",
+            f"the chunks of column {field.name!r} of the rows for topic {topic.name!r}, of type {column.type}, cannot be combined",
             detail=str(error).partition("\n")[0],
-            hint="append fewer rows at once, and dictionaries as plain values",
+            hint="append fewer rows at once, and dictionary-encoded columns as plain values",
+            topic=topic.name,
+            column=field.name,
+            reason="not-combinable",
         ) from None
     try:
         converted = convert(column, field.type)
@@ -303,7 +319,11 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, topic: TopicDefinition) -> p
         if not len(column):
             raise UsageError(
                 f"column {field.name!r} of the rows for topic {topic.name!r} is {column.type}, "
-                f"expected {format_type(field.type)}"
+                f"expected {format_type(field.type)}",
+                topic=topic.name,
+                column=field.name,
+                expected=format_type(field.type),
+                actual=str(column.type),
             ) from None
         row = _first_failure(range(len(column)), lambda i: _check_arrow(_one(column, i), field.type))
         value = _value(column, row)
@@ -353,23 +373,25 @@ def _check_nulls(batch: pa.RecordBatch, topic: TopicDefinition) -> None:
             if row >= 0:
                 why = "the event time" if field.nullable else f"{format_type(field.type)} NOT NULL"
                 raise _bad(topic, row, field.name, None, why)
-        if pa.types.is_nested(field.type) and _may_lack(column, field.type):
+        if pa.types.is_nested(field.type) and _may_miss_field(column, field.type):
             for row, value in enumerate(with_times_as_numbers(column).to_pylist()):
-                if lacking := _lacking(value, field.type, field.name):
-                    raise _bad(topic, row, lacking[0], None, lacking[1])
+                if missing_field := _missing_field(value, field.type, field.name):
+                    raise _bad(topic, row, missing_field[0], None, missing_field[1])
 
 
-def _may_lack(column: pa.Array, kind: pa.DataType) -> bool:
+def _may_miss_field(column: pa.Array, kind: pa.DataType) -> bool:
     """Whether a NOT NULL field inside a nested column may be null: quick, but possibly true because of unreferenced entries."""
     if pa.types.is_struct(kind):
         for i in range(kind.num_fields):
             child, part = pc.struct_field(column, [i]), kind.field(i)
-            if (not part.nullable and child.null_count > column.null_count) or _may_lack(child, part.type):
+            if (not part.nullable and child.null_count > column.null_count) or _may_miss_field(
+                child, part.type
+            ):
                 return True
     elif pa.types.is_list(kind):
-        return _may_lack(column.flatten(), kind.value_type)
+        return _may_miss_field(column.flatten(), kind.value_type)
     elif pa.types.is_map(kind):
-        return _may_lack(column.items, kind.item_type)
+        return _may_miss_field(column.items, kind.item_type)
     return False
 
 
@@ -393,7 +415,7 @@ def _hides_nulls(column: pa.Array, kind: pa.DataType) -> bool:
     return pa.types.is_map(kind) and _hides_nulls(column.items, kind.item_type)
 
 
-def _lacking(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None:
+def _missing_field(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None:
     """Return the path of the first NOT NULL field that is NULL in a nested value, and the type expected there."""
     inner: Iterable[tuple[Any, pa.DataType, str]] = ()
     if value is None:
@@ -408,7 +430,7 @@ def _lacking(value: Any, kind: pa.DataType, path: str) -> tuple[str, str] | None
         inner = ((item, kind.value_type, f"{path}[]") for item in value)
     elif pa.types.is_map(kind):
         inner = ((item, kind.item_type, f"{path}{{}}") for _, item in value)
-    return next((found for each in inner if (found := _lacking(*each))), None)
+    return next((found for each in inner if (found := _missing_field(*each))), None)
 
 
 def _value(column: pa.Array | pa.ChunkedArray, row: int) -> Any:

@@ -108,7 +108,7 @@ SOURCE_KINDS: Mapping[str, SourceKind] = {
         made_by="headwater.sources.python_source:PythonSource",
         options=("class", "options", "every"),
         settable=("options", "every"),
-        guarantee="exactly once, as far as what it reads can be read again from a position: rows and position are one commit",
+        guarantee="exactly once, if what it reads can be read again from a position: rows and position are one commit",
     ),
     "webhook": SourceKind(
         made_by="headwater.sources.webhook_source:WebhookSource",
@@ -123,16 +123,14 @@ SOURCE_KINDS: Mapping[str, SourceKind] = {
             "max_body",
         ),
         settable=("secret", "previous_secret", "columns", "paths", "tolerance", "max_body"),
-        guarantee="exactly once, as far as its sender tries again: a delivery's row and id are one commit, durable when it is "
-        "answered",
+        guarantee="exactly once, if the sender retries: a delivery's row and id are one commit, durable when it is answered",
         rows="handed over",
     ),
     "statsd": SourceKind(
         made_by="headwater.sources.statsd.statsd_source:StatsdSource",
         options=("port", "topic", "host", "every", "rows", "receive_buffer", "lateness"),
         settable=("port", "host", "every", "rows", "receive_buffer"),
-        guarantee="at most once: what was not yet appended when a process dies is gone, and nothing is there twice; losses are "
-        "counted",
+        guarantee="at most once: what a process had not appended when it died is lost; nothing is duplicated, and losses are counted",
         rows="received",
     ),
 }

@@ -65,6 +65,7 @@ class EnvValue:
             raise UsageError(
                 f"the environment variable {self.name} is not set",
                 hint=f"export {self.name}=... and run it again",
+                variable=self.name,
             )
         return environ[self.name]
 
@@ -109,7 +110,10 @@ class _Connection:
         """Return the declaration that `to_document` wrote."""
         if plain["format"] > FORMAT:
             raise NewerVersionError(
-                f"{plain['name']!r} was declared by a newer version of Headwater", hint="upgrade Headwater"
+                f"{plain['name']!r} was declared by a newer version of Headwater",
+                hint="upgrade Headwater: pip install -U headwater",
+                found=plain["format"],
+                supported=FORMAT,
             )
         given = plain["options"].items()
         options = {k: EnvValue(v["env"]) if isinstance(v, dict) else v for k, v in given}
@@ -190,15 +194,27 @@ def check_alert(made: AlertDefinition) -> None:
         raise SchemaError(
             f"{made.name!r} cannot be the name of an alert",
             hint="use letters, digits and underscores, not starting with a digit",
+            alert=made.name,
+            reason="invalid-name",
         )
     needed = ALERT_OPTIONS[made.kind][:2] if made.kind == "email" else ALERT_OPTIONS[made.kind][:1]
     for name in needed:
         if made.options.get(name) is None:
             raise SchemaError(
-                f"alert {made.name!r} says nothing of its {name}", hint=f"WITH ({name} = '...', ...)"
+                f"alert {made.name!r} needs the option {name}",
+                hint=f"WITH ({name} = '...', ...)",
+                alert=made.name,
+                option=name,
+                reason="missing-option",
             )
     if made.kind == "topic" and not isinstance(made.options["topic"], str):
-        raise SchemaError(f"the topic of alert {made.name!r} is a text", hint="topic = 'alarms'")
+        raise SchemaError(
+            f"the option topic of alert {made.name!r} must be a string",
+            hint="topic = 'alarms'",
+            alert=made.name,
+            option="topic",
+            reason="not-a-string",
+        )
     refuse_written_secrets(made, ("secret", "previous_secret", "token", "password"))
 
 
@@ -208,8 +224,10 @@ def refuse_written_secrets(made: _Connection, names: tuple[str, ...]) -> None:
     for name in names:
         if not isinstance(made.options.get(name), EnvValue | None):
             raise SchemaError(
-                f"the {name} of {what} {made.name!r} would stand in the catalog for all to read",
-                hint=f"{name} = env('NAME') leaves it in the environment",
+                f"the {name} of {what} {made.name!r} would be stored in the catalog in plain text",
+                hint=f"{name} = env('NAME') reads it from the environment",
+                option=name,
+                reason="plain-secret",
             )
 
 
@@ -218,7 +236,9 @@ def altered_alert(made: AlertDefinition, options: Options) -> AlertDefinition:
     for name in options:
         if name not in ALERT_OPTIONS[made.kind]:
             raise UsageError(
-                f"{name!r} is not an option of a notice by {made.kind}",
+                f"{name!r} is not an option of an alert that notifies by {made.kind}",
+                option=name,
+                reason="unknown-option",
                 hint=f"ALTER ALERT can set {', '.join(ALERT_OPTIONS[made.kind])}; CREATE OR REPLACE ALERT changes the rest",
             )
     changed = replace(made, options=_without_null({**made.options, **options}))
@@ -248,13 +268,17 @@ def check_connection(made: SourceDefinition | SinkDefinition) -> None:
         raise SchemaError(
             f"{made.name!r} cannot be the name of a {what}",
             hint="use letters, digits and underscores, not starting with a digit",
+            reason="invalid-name",
         )
     if is_source and made.kind == "webhook":
         refuse_written_secrets(made, ("secret", "previous_secret"))
     needed = known[made.kind][0]
     if made.options.get(needed) is None and (is_source or needed in _NEEDED):
         raise SchemaError(
-            f"{what} {made.name!r} says nothing of its {needed}", hint=f"WITH ({needed} = '...', ...)"
+            f"{what} {made.name!r} needs the option {needed}",
+            hint=f"WITH ({needed} = '...', ...)",
+            option=needed,
+            reason="missing-option",
         )
 
 
@@ -272,11 +296,15 @@ def altered(made: Made, options: Options) -> Made:
             raise UsageError(
                 f"{name!r} is not an option of a {made.kind} {what}",
                 hint=f"ALTER {what.upper()} can set {', '.join(settable)}",
+                option=name,
+                reason="unknown-option",
             )
         if name not in settable:
             again = replace(made, options=_without_null({**made.options, **options})).to_sql()
             raise UsageError(
-                f"{name} of {what} {made.name!r} is fixed: with another one it would be another {what}",
+                f"{name} of {what} {made.name!r} cannot be changed",
+                option=name,
+                reason="fixed-option",
                 detail=f"ALTER {what.upper()} can set {', '.join(settable)}",
                 hint=again.replace("CREATE", "CREATE OR REPLACE", 1),
             )

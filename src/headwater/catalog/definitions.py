@@ -1,6 +1,6 @@
 """Definitions of topics, and the changes of a topic that keep every old record readable.
 
-Names of topics and views share one namespace and ignore case, as in SQL: see `headwater.core.names.spelling`.
+Names of topics and views share one namespace and ignore case, as in SQL: see `headwater.core.names.canonical_name`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headwater.catalog.dropped_columns import DroppedColumn, SchemaChanges
 from headwater.catalog.rules import BACKLOG_OPTIONS, WhenBehind, check_column, check_topic
-from headwater.catalog.rules import HIDDEN as HIDDEN
+from headwater.catalog.rules import METADATA_COLUMNS as METADATA_COLUMNS
 from headwater.catalog.time_options import OCCURRED, SENT, STORED, WatermarkBy, with_clock
 from headwater.core.arguments import span_us, whole_number
 from headwater.core.clock import Microseconds, format_span, parse_span_us
@@ -270,9 +270,11 @@ def alter_options(topic: TopicDefinition, options: Mapping[str, Any]) -> TopicDe
     for name in options:
         if name in OPTION_NAMES and name not in ALTERABLE:
             raise SchemaError(
-                f"{name} of topic {topic.name!r} is fixed when the topic is created",
-                hint="make a new topic and copy the records into it",
+                f"{name} of topic {topic.name!r} cannot be changed after the topic is created",
+                hint="create a new topic and copy the records into it: CREATE TOPIC ... AS SELECT",
                 topic=topic.name,
+                option=name,
+                reason="fixed-option",
             )
     changed = dataclasses.replace(topic, **_read_options(options))
     check_topic(changed)
@@ -282,13 +284,20 @@ def alter_options(topic: TopicDefinition, options: Mapping[str, Any]) -> TopicDe
 def add_column(topic: TopicDefinition, field: pa.Field, subject: str | None = None) -> TopicDefinition:
     """Return the definition with one more nullable column at the end; private by `subject`, if given."""
     if field.name in topic.schema.names:
-        raise SchemaError(f"topic {topic.name!r} already has a column {field.name!r}", topic=topic.name)
+        raise SchemaError(
+            f"topic {topic.name!r} already has a column {field.name!r}",
+            topic=topic.name,
+            column=field.name,
+            reason="duplicate-column",
+        )
     if not field.nullable:
         raise SchemaError(
             f"column {field.name!r} cannot be added NOT NULL to topic {topic.name!r}",
             detail="records that are already in the log have no value for it",
             hint=f"ALTER TOPIC {topic.name} ADD COLUMN {quote(field.name)} {format_type(_column_type(field))}",
             topic=topic.name,
+            column=field.name,
+            reason="not-null",
         )
     if subject is not None:
         topic = replace(topic, private=tuple(sorted((*topic.private, (field.name, subject)))))
@@ -318,6 +327,8 @@ def drop_not_null(topic: TopicDefinition, column: str) -> TopicDefinition:
         raise SchemaError(
             f"column {column!r} of topic {topic.name!r} cannot become nullable: it is a {what} column",
             topic=topic.name,
+            column=column,
+            reason=f"{what}-column",
         )
     return _evolve(topic, [f.with_nullable(True) if f.name == column else f for f in topic.schema])
 
@@ -327,8 +338,10 @@ def accept_drop(topic: TopicDefinition, column: str) -> TopicDefinition:
     name = check_column(topic, column).name
     if name not in (one.column for one in topic.dropped):
         raise SchemaError(
-            f"column {name!r} of topic {topic.name!r} was not dropped where it is captured from",
+            f"column {name!r} of topic {topic.name!r} was not dropped from the captured table",
             topic=topic.name,
+            column=name,
+            reason="not-dropped",
         )
     marks = (replace(one, accepted=True) if one.column == name else one for one in topic.dropped)
     return replace(topic, dropped=tuple(marks))
@@ -375,7 +388,9 @@ def _column_type(field: pa.Field) -> pa.DataType:
     try:
         format_type(field.type)
     except SchemaError as error:
-        raise SchemaError(f"column {field.name!r}: {error.message}", hint=error.hint) from None
+        raise SchemaError(
+            f"column {field.name!r}: {error.message}", hint=error.hint, column=field.name, **error.facts
+        ) from None
     return field.type
 
 
@@ -393,6 +408,8 @@ def _not_wider(topic: TopicDefinition, field: pa.Field, kind: pa.DataType) -> Sc
         detail="records that are already in the log must keep their values",
         hint=f"it can be widened to {wider}" if wider else "add a new column with the new type instead",
         topic=topic.name,
+        column=field.name,
+        reason="not-wider",
     )
 
 
@@ -401,7 +418,10 @@ def _read_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name not in OPTION_NAMES:
             raise UsageError(
-                f"{name!r} is not an option of a topic", hint=f"the options are {', '.join(OPTION_NAMES)}"
+                f"{name!r} is not an option of a topic",
+                hint=f"the options are {', '.join(OPTION_NAMES)}",
+                option=name,
+                reason="unknown-option",
             )
         if value is None:
             field = f"{name}_us" if name in _SPANS else name
@@ -433,6 +453,9 @@ def _columns(value: Any) -> tuple[str, ...]:
     columns = value.split(",") if isinstance(value, str) else value
     if not isinstance(columns, Sequence) or not all(isinstance(c, str) for c in columns):
         raise UsageError(
-            f"partition_by names columns, not {value!r}", hint="write partition_by = 'user', or 'shop, user'"
+            f"partition_by must name columns, not {value!r}",
+            hint="write partition_by = 'user', or 'shop, user'",
+            option="partition_by",
+            value=value,
         )
     return tuple(c.strip().strip("`") for c in columns)

@@ -43,10 +43,10 @@ class DroppedColumn:
         """Return the error for a view that reads the column and therefore stops, or cannot be created, with its remedies."""
         instead = f"CREATE OR REPLACE MATERIALIZED VIEW {quote(view)}" if view else "write the query"
         return ColumnDroppedError(
-            f"column {self.column!r} of topic {topic!r} is not there any more: {self.change}",
-            detail="records from then on have NULL in it; those before keep their values, and can be read",
+            f"column {self.column!r} of topic {topic!r} no longer exists: {self.change}",
+            detail="it is NULL in later records; earlier records keep their values",
             hint=f"{instead} without it, or ALTER TOPIC {quote(topic)} ALTER COLUMN {quote(self.column)} ACCEPT DROP "
-            "lets views go on with NULL",
+            "lets views continue with NULL",
             topic=topic,
             column=self.column,
             view=view,

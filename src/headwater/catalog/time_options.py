@@ -63,31 +63,57 @@ def check_time(topic: TimedTopic) -> None:
         raise SchemaError(
             f"WATERMARK of topic {name!r} is for {topic.time!r}, which is not a TIMESTAMP",
             hint=f"declare {quote(topic.time)} TIMESTAMP",
+            topic=name,
+            column=topic.time,
+            reason="not-timestamp",
         )
     if topic.lateness_us < 0:
-        raise SchemaError(f"the lateness of topic {name!r} cannot be negative")
+        raise SchemaError(
+            f"the lateness of topic {name!r} cannot be negative", topic=name, reason="negative-lateness"
+        )
     if topic.max_ahead_us is not None and not topic.time:
-        raise SchemaError(f"max_ahead of topic {name!r} needs a WATERMARK column")
+        raise SchemaError(
+            f"max_ahead of topic {name!r} needs a WATERMARK column",
+            topic=name,
+            option="max_ahead",
+            reason="no-watermark",
+        )
     if topic.watermark == "producers":
         _check_promised(topic)
     elif topic.watermark != "events":
-        raise SchemaError(f"watermark is 'events' or 'producers', not {topic.watermark!r}")
+        raise SchemaError(
+            f"watermark must be 'events' or 'producers', not {topic.watermark!r}",
+            topic=name,
+            option="watermark",
+            value=topic.watermark,
+        )
     elif topic.producer_timeout_us is not None:
         raise SchemaError(
             f"producer_timeout of topic {name!r} needs watermark = 'producers'",
-            hint="idle_after is the silence of a partition; producer_timeout that of a producer who promises",
+            hint="idle_after is for partitions without records; producer_timeout is for producers that declare watermarks",
+            topic=name,
+            option="producer_timeout",
+            reason="not-producer-watermarks",
         )
     for option in ("idle_after", "producer_timeout"):
         span = getattr(topic, f"{option}_us")
         if span is not None and span <= 0:
-            raise SchemaError(f"{option} of topic {name!r} must be longer than nothing")
+            raise SchemaError(
+                f"{option} of topic {name!r} must be greater than zero",
+                topic=name,
+                option=option,
+                reason="not-positive",
+            )
     if topic.clock is not None:
         _check_clock(topic)
     elif topic.occurred is not None or topic.sent is not None:
         given = "occurred" if topic.occurred is not None else "sent"
         raise SchemaError(
             f"{given} of topic {name!r} needs the option clock",
-            hint="clock = 'device_id' names the column that tells whose clock it is",
+            hint="clock = 'device_id' names the column that identifies the device",
+            topic=name,
+            option=given,
+            reason="missing-option",
         )
 
 
@@ -95,14 +121,20 @@ def _check_promised(topic: TimedTopic) -> None:
     if not topic.time:
         raise SchemaError(
             f"watermark = 'producers' of topic {topic.name!r} needs a WATERMARK column",
-            hint="the promises are about it: WATERMARK FOR at AS at - INTERVAL '0 seconds'",
+            hint="producers declare watermarks of that column: WATERMARK FOR at AS at - INTERVAL '0 seconds'",
+            topic=topic.name,
+            option="watermark",
+            reason="no-watermark",
         )
     for option in ("max_ahead", "idle_after"):
         if getattr(topic, f"{option}_us") is not None:
             raise SchemaError(
-                f"{option} of topic {topic.name!r} does nothing beside watermark = 'producers'",
-                detail="there the producers' promises alone raise the watermark, on all partitions alike",
-                hint="leave it out; producer_timeout is how long a producer may be silent",
+                f"{option} of topic {topic.name!r} cannot be combined with watermark = 'producers'",
+                detail="there only producer watermarks raise the watermark, in all partitions alike",
+                hint="leave it out; producer_timeout says after how long without a sign of life a producer no longer counts",
+                topic=topic.name,
+                option=option,
+                reason="producer-watermarks",
             )
 
 
@@ -113,15 +145,27 @@ def _check_clock(topic: TimedTopic) -> None:
             raise SchemaError(
                 f"{option} of topic {topic.name!r} is {column!r}, which is not a TIMESTAMP",
                 hint=f"declare {quote(column)} TIMESTAMP, or name another column: {option} = '...'",
+                topic=topic.name,
+                column=column,
+                reason="not-timestamp",
             )
     for column in (topic.clock, topic.occurred, topic.sent, *topic.routing):
         if column in STORED.names:
-            raise SchemaError(f"column {column!r} of topic {topic.name!r} is filled by the log")
+            raise SchemaError(
+                f"column {column!r} of topic {topic.name!r} is computed by the log",
+                hint=f"name another column: {option} = '...'",
+                topic=topic.name,
+                column=column,
+                reason="computed-column",
+            )
     if topic.partitions > 1 and topic.routing != (topic.clock,):
         raise SchemaError(
-            f"topic {topic.name!r} corrects the clocks of {topic.clock!r} and must be partitioned by it",
-            detail="the rows of one device share a partition, or they would have no order",
+            f"topic {topic.name!r} corrects device clocks by {topic.clock!r} and must be partitioned by it",
+            detail="rows of one device must be in one partition, because there is no order between partitions",
             hint=f"partition_by = '{topic.clock}'",
+            topic=topic.name,
+            option="partition_by",
+            reason="not-clock",
         )
 
 
@@ -139,9 +183,12 @@ def with_clock(
             fields.append(stored)
         elif (found.name, found.type, found.nullable) != (stored.name, stored.type, True):
             raise SchemaError(
-                f"column {found.name!r} of topic {name!r} is filled by the log and must be "
+                f"column {found.name!r} of topic {name!r} is computed by the log and must be "
                 f"{stored.name} {format_type(stored.type)}",
-                hint="leave it out of the statement: it is added by itself",
+                hint="leave it out of the statement: it is added automatically",
+                topic=name,
+                column=found.name,
+                reason="computed-column",
             )
     routed = values.get("partition_by") or values.get("versioned_by") or (key and clock not in key)
     usual = {"occurred": OCCURRED, "sent": SENT} | ({} if routed else {"partition_by": (clock,)})

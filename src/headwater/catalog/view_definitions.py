@@ -20,7 +20,7 @@ from headwater.core.types import format_type, parse_type, quote
 Late = Literal["correct", "divert", "drop"]
 OnError = Literal["stop", "divert"]
 StateBound = Literal["any", "bounded"]
-VIEW_HIDDEN = ("_weight", "_tick")
+VIEW_METADATA_COLUMNS = ("_weight", "_tick")
 """Metadata columns of a view's changes."""
 VIEW_FORMAT = 1
 
@@ -57,7 +57,10 @@ def view_options(options: Mapping[str, Any]) -> ViewOptions:
     for name, value in options.items():
         if name not in VIEW_OPTION_NAMES:
             raise UsageError(
-                f"{name!r} is not an option of a view", hint=f"the options are {', '.join(VIEW_OPTION_NAMES)}"
+                f"{name!r} is not an option of a view",
+                hint=f"the options are {', '.join(VIEW_OPTION_NAMES)}",
+                option=name,
+                reason="unknown-option",
             )
         if value is None:
             continue
@@ -68,13 +71,21 @@ def view_options(options: Mapping[str, Any]) -> ViewOptions:
         if value not in known:
             choice = " or ".join(repr(one) for one in known)
             near = difflib.get_close_matches(str(value).lower(), known, 1) or known
-            raise UsageError(f"{name} is {choice}, not {value!r}", hint=f"write {name} = '{near[0]}'")
+            raise UsageError(
+                f"{name} must be {choice}, not {value!r}",
+                hint=f"write {name} = '{near[0]}'",
+                option=name,
+                value=value,
+            )
         values[name] = value
     made = ViewOptions(**values)
     if made.correct_for_us is not None and made.late != "correct":
         raise UsageError(
-            f"correct_for says how late a row may correct the view, but late = '{made.late}' lets none do so",
+            f"correct_for needs late = 'correct', not late = '{made.late}'",
+            detail="correct_for limits how late a row may be and still change the view",
             hint="leave one of the two out",
+            option="correct_for",
+            reason="not-correct",
         )
     return made
 
@@ -137,6 +148,7 @@ class ViewDefinition:
                 hint="upgrade Headwater: pip install -U headwater",
                 found=document["format"],
                 supported=VIEW_FORMAT,
+                options=sorted(unknown),
             )
         late = document.get("late")
         return cls(
@@ -198,10 +210,12 @@ def define_view(
     check_view(name, names)
     if names and len(names) != len(columns):
         raise SchemaError(
-            f"view {name!r} names {len(names)} columns, but its query gives {len(columns)}",
-            detail=f"the query gives {', '.join(columns.names)}",
+            f"view {name!r} names {len(names)} columns, but its query has {len(columns)}",
+            detail=f"the columns of the query are {', '.join(columns.names)}",
             hint="name every column of the query, or none",
             view=name,
+            expected=len(columns),
+            actual=len(names),
         )
     fields = [f.with_name(new) for f, new in zip(columns, names, strict=True)] if names else list(columns)
     _check_columns(name, [f.name for f in fields])
@@ -216,6 +230,8 @@ def check_view(name: str, names: Sequence[str] = ()) -> None:
         raise SchemaError(
             f"{name!r} cannot be the name of a view",
             hint="use letters, digits and underscores, not starting with a digit",
+            view=name,
+            reason="invalid-name",
         )
     check_free(name)
     _check_columns(name, names)
@@ -229,12 +245,16 @@ def _check_columns(view: str, names: Sequence[str]) -> None:
                 f"view {view!r} has the column {name!r} twice (names ignore case)",
                 hint="give each its own name with AS, or in a column list after the view's name",
                 view=view,
+                column=name,
+                reason="duplicate-column",
             )
-        if name.lower() in VIEW_HIDDEN:
+        if name.lower() in VIEW_METADATA_COLUMNS:
             raise SchemaError(
-                f"{name!r} is a column that every view's changes have; view {view!r} cannot have another",
+                f"column {name!r} of view {view!r} has the name of a metadata column",
                 hint="give it another name with AS",
                 view=view,
+                column=name,
+                reason="reserved-column",
             )
 
 

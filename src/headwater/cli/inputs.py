@@ -18,7 +18,7 @@ import click
 import orjson
 import pyarrow as pa
 
-from headwater.catalog.definitions import HIDDEN, TopicDefinition
+from headwater.catalog.definitions import METADATA_COLUMNS, TopicDefinition
 from headwater.cli.output import INPUT_FORMATS
 from headwater.core.errors import BadRowError, UsageError
 from headwater.core.json_csv import InputRows, decoded, json_decoder, text_decoder
@@ -35,7 +35,7 @@ _SUFFIXES = {
     ".ipc": "arrow",
     ".feather": "arrow",
 }
-_IGNORED = {name for name in HIDDEN if name != "_op"}
+_IGNORED = {name for name in METADATA_COLUMNS if name != "_op"}
 _LINE = "line {}"
 """Columns that `headwater tail --json` prints and that cannot be appended."""
 

@@ -22,7 +22,12 @@ def whole_number(value: Any, what: str, *, least: int = 0, hint: str | None = No
     except TypeError:
         number = least - 1
     if number < least:
-        raise UsageError(f"{what} is a whole number from {least} up, not {shown(value)}", hint=hint)
+        raise UsageError(
+            f"{what} must be an integer of at least {least}, not {shown(value)}",
+            hint=hint,
+            argument=what,
+            value=value,
+        )
     return number
 
 
@@ -31,8 +36,10 @@ def tick_token(value: Any, what: str, *, least: int = 0, hint: str | None = None
     if isinstance(value, str):
         if (found := Token.parse(value)) is None or found.number < least:
             raise UsageError(
-                f"{what} is a tick, and {shown(value)} is none",
+                f"{what} must be the number of a tick or the text of its token, not {shown(value)}",
                 hint=hint or f"{what}=41, or the text of a token: {what}='41-5f0c6c1b9e2d4a7b'",
+                argument=what,
+                value=value,
             )
         return found
     return Token(whole_number(value, what, least=least, hint=hint))
@@ -42,7 +49,10 @@ def label(value: Any, what: str) -> str:
     """Return the name of a producer, cursor or the like; UsageError unless it is text that prints on one line."""
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise UsageError(
-            f"{shown(value)} cannot be the name of a {what}", hint="use 1 to 200 printable characters"
+            f"{shown(value)} cannot be the name of a {what}",
+            hint="use 1 to 200 printable characters",
+            argument=what,
+            value=value,
         )
     return value
 
@@ -50,7 +60,9 @@ def label(value: Any, what: str) -> str:
 def text(value: Any, what: str, hint: str | None = None) -> str:
     """Return a text; UsageError for any other type."""
     if not isinstance(value, str):
-        raise UsageError(f"{what} is a text, not {shown(value)}", hint=hint)
+        raise UsageError(
+            f"{what} must be a string, not {shown(value)}", hint=hint, argument=what, value=value
+        )
     return value
 
 
@@ -59,7 +71,12 @@ def kept_text(value: Any, what: str, hint: str | None = None) -> str:
     try:
         text(value, what, hint).encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{what} has characters that no file can hold: {shown(value)}", hint=hint) from None
+        raise UsageError(
+            f"{what} has characters that cannot be encoded as UTF-8: {shown(value)}",
+            hint=hint,
+            argument=what,
+            value=value,
+        ) from None
     return str(value)
 
 
@@ -67,7 +84,9 @@ def span_us(value: Any, what: str) -> Microseconds:
     """Return a span of time from text or a timedelta in microseconds; UsageError for a bare number, which has no unit."""
     if not isinstance(value, (str, timedelta)):
         raise UsageError(
-            f"{what} is a span of time, not {shown(value)}",
+            f"{what} must be a duration, not {shown(value)}",
             hint=f"write it as a number and a unit, such as {what} = '10 minutes' or '7 days'",
+            argument=what,
+            value=value,
         )
     return parse_span_us(value)

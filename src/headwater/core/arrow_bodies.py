@@ -92,17 +92,19 @@ def _checked(body: bytes, bounds: StreamBounds) -> tuple[_Accepted, int]:
     end = _HEAD.size + length
     accepted = _read_schema(body[:end])
     rows = values = size = 0
-    said = _Said()
+    said = _Stated()
     for number, message in enumerate(_messages(body, end), start=1):
         if number > BATCHES_MAX:
             raise StreamTooLargeError(f"it has more than {BATCHES_MAX:,} batches")
         said.metadata(message.metadata)
         if message.kind not in (_BATCH, _DICTIONARY):
-            raise StreamError(f"message {number} is neither a batch nor a dictionary")
+            raise StreamError(f"message {number} is neither a record batch nor a dictionary batch")
         batch = message.header
         if message.kind == _DICTIONARY:
             if batch.boolean(2):
-                raise StreamError("it adds to a dictionary (a delta); send the dictionary as a whole")
+                raise StreamError(
+                    "it has a delta dictionary, which is not supported: send whole dictionaries"
+                )
             batch = batch.table(1)
         else:
             rows += _length(batch, "a batch")
@@ -128,7 +130,7 @@ def _checked_schema(message: bytes) -> _Accepted:
     measured = _Message(message, _HEAD.size, len(message) - _HEAD.size)
     if measured.kind != _SCHEMA:
         raise StreamError("it does not begin with a schema")
-    said = _Said()
+    said = _Stated()
     said.metadata(measured.metadata)
     said.schema(measured.header)
     schema = pa.ipc.read_schema(pa.py_buffer(message))
@@ -154,7 +156,7 @@ def _values(batch: _Table) -> int:
     """Return the number of values in the columns of a batch, nested ones included, as the batch claims it."""
     lengths = batch.int64_pairs(1)[::2]
     if lengths and min(lengths) < 0:
-        raise StreamError("a column has fewer than 0 values")
+        raise StreamError("a column has a negative length")
     return sum(lengths)
 
 
@@ -165,7 +167,7 @@ def _decoded_bytes(batch: _Table, message: _Message) -> int:
     room = message.body_length
     for offset, length in zip(offsets, sizes, strict=True):
         if offset < 0 or length < 0 or offset + length > room:
-            raise StreamError("a buffer lies outside of its message")
+            raise StreamError("a buffer lies outside its message")
     if batch.has(3):
         sizes = tuple(
             message.uncompressed(offset, length) for offset, length in zip(offsets, sizes, strict=True)
@@ -207,13 +209,13 @@ def _check_first_offset(column: pa.Array, room: int) -> None:
     if offsets is not None and offsets.size >= width:
         first = int.from_bytes(offsets.slice(0, width).to_pybytes(), "little", signed=True)
         if not 0 <= first <= room:
-            raise StreamError("an offset of a list or text without values leads out of it")
+            raise StreamError("an offset of a list or string column without values is out of range")
 
 
 # --- schemas -------------------------------------------------------------------------------------------------------
 
 
-class _Said:
+class _Stated:
     """Running total of the decoded metadata of a stream: fields including nested ones, and the bytes of texts."""
 
     def __init__(self) -> None:
@@ -259,7 +261,7 @@ def _check_fields(schema: pa.Schema) -> None:
         if not field.name:
             raise StreamError(f"column {place} has no name")
         if field.name in seen:
-            raise StreamError(f"column {shown(field.name)} is there twice")
+            raise StreamError(f"column {shown(field.name)} appears twice")
         seen.add(field.name)
         _check_type(field.type, field.name)
 
@@ -279,7 +281,7 @@ def _check_type(kind: pa.DataType, column: str) -> None:
     elif types.is_struct(kind) and kind.num_fields:
         parts = [kind.field(i) for i in range(kind.num_fields)]
         if len({part.name for part in parts}) < len(parts):
-            raise StreamError(f"column {shown(column)} has two fields of one name")
+            raise StreamError(f"column {shown(column)} has two fields of the same name")
         inner = [part.type for part in parts]
     else:
         raise StreamError(f"column {shown(column)} is of the type {kind!s:.80}, which is not accepted")
@@ -324,16 +326,16 @@ def _messages(body: bytes, at: int) -> Iterator[_Message]:
         at = message.end
         yield message
     if at < len(body):
-        raise StreamError("there is more after its end")
+        raise StreamError("bytes follow its end")
 
 
 def _metadata_length(body: bytes, at: int) -> int:
     """Return the length of the metadata of the message at a position; 0 at the end of the stream."""
     if len(body) - at < _HEAD.size:
-        raise StreamError("it breaks off")
+        raise StreamError("it is truncated")
     marker, length = _HEAD.unpack_from(body, at)
     if marker != _CONTINUATION:
-        raise StreamError("a message does not begin as those of Arrow 0.15 and later do")
+        raise StreamError("a message does not begin with the continuation marker of Arrow 0.15 and later")
     if length and (length < 8 or at + _HEAD.size + length > len(body)):
         raise StreamError(f"a message claims {length:,} bytes of metadata")
     return int(length)
@@ -360,7 +362,7 @@ class _Message:
         if not length:
             return 0
         if length < 8:
-            raise StreamError("a compressed buffer does not tell its length")
+            raise StreamError("a compressed buffer does not state its uncompressed length")
         (claimed,) = struct.unpack_from("<q", self._body, self._start + offset)
         if claimed == -1:  # stored uncompressed
             return length - 8
@@ -406,7 +408,7 @@ class _Table:
         """Return a nested table; StreamError if it is absent."""
         place = self._place(field)
         if place is None:
-            raise StreamError("a message lacks a part of its metadata")
+            raise StreamError("the metadata of a message is incomplete")
         return _Table(self._data, place + _read(_UINT32, self._data, place))
 
     def tables(self, field: int) -> Iterator[_Table]:

@@ -134,6 +134,7 @@ def format_span(span_us: Microseconds) -> str:
 
 def _bad_span(text: str) -> UsageError:
     return UsageError(
-        f"{text!r} is not a span of time",
+        f"{text!r} is not a duration",
         hint="write it as a number and a unit, such as '10 minutes' or '7 days'",
+        value=text,
     )

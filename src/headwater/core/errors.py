@@ -45,8 +45,8 @@ HeadwaterError
 ├── StorageError               a disk operation failed
 │   ├── DiskFullError          no space left (retryable once there is space)
 │   ├── PermissionDeniedError  the operating system refused access
-│   ├── WorkspaceMissingError  the workspace's folder is gone
-│   └── SyncFailedError        a sync failed: it is not known whether the commit counts
+│   ├── WorkspaceMissingError  the workspace's folder does not exist
+│   └── SyncFailedError        a sync failed: it is not known whether the commit took effect
 ├── NewerVersionError          written by a newer version of Headwater
 ├── NotAWorkspaceError         the folder holds something else
 ├── LogTimeoutError            a lock or a wait took longer than allowed (retryable)
@@ -91,7 +91,11 @@ def shown(value: object, characters_max: int = 60) -> str:
 
 
 class HeadwaterError(Exception):
-    """Root of all errors: one sentence, an optional detail, a hint; `code` and `retryable` are properties of the type."""
+    """Root of all errors: one sentence, an optional detail, a hint; `code` and `retryable` are properties of the type.
+
+    Facts are attributes, such as `topic`, `column` or `value`. Where a type has several causes, the fact `reason` tells them
+    apart: a short word that does not change.
+    """
 
     code: ClassVar[str] = "error"
     """The stable name of the error, as in `docs/error-codes.md` and in the `type` of HTTP problem documents."""
@@ -143,7 +147,8 @@ def underlined(text: str, start: int, end: int) -> tuple[str, int, int]:
 
 
 class UsageError(HeadwaterError):
-    """The call itself is wrong; nothing was attempted."""
+    """The call itself is wrong; nothing was attempted. Facts, where they apply: argument or option, value, topic, column,
+    reason."""
 
     code = "bad-request"
 
@@ -167,7 +172,7 @@ class ColumnDroppedError(StatementError):
 
 
 class SchemaError(HeadwaterError):
-    """A schema, or a change of one, that is not possible."""
+    """A schema, or a change of one, that is not possible; facts: topic, column or option, value, reason."""
 
     code = "schema"
 
@@ -258,7 +263,7 @@ class MessageNotFoundError(HeadwaterError):
 
 
 class BacklogError(HeadwaterError):
-    """A cursor with `hold` is too far behind for another append; facts: topic, cursor, rows, backlog_rows."""
+    """A cursor with `hold` is too far behind for another append; facts: topic, cursor, rows, backlog_rows, waited."""
 
     code = "backlog"
     retryable = True
@@ -349,7 +354,8 @@ class ConflictError(HeadwaterError):
 
 
 class SequenceReusedError(ConflictError):
-    """A sequence was already written with other rows; facts: producer, sequence, receipt (of the first append, as text)."""
+    """A sequence was already written with other rows; facts: producer, sequence, receipt (of the first append, as text),
+    reason ('other-count', 'other-topics' or 'other-values'), expected and actual (numbers of rows)."""
 
     code = "sequence-reused"
     retryable = False
@@ -374,19 +380,19 @@ class GapError(HeadwaterError):
 
 
 class CorruptionError(HeadwaterError):
-    """Bytes fail their checksum; facts: file, offset (byte), and where known topic, partition, next_offset."""
+    """Bytes fail their checksum; facts: file, offset (byte), and where known topic, partition, next_offset, tick, reason."""
 
     code = "corruption"
 
 
 class KeyStoreError(HeadwaterError):
-    """The keys to private values are missing, damaged, or cannot be unwrapped; facts: folder."""
+    """The keys to private values are missing, damaged, or cannot be unwrapped; facts: folder, reason."""
 
     code = "key-store"
 
 
 class KeyServiceError(KeyStoreError):
-    """The key management service did not answer, or failed; facts: folder."""
+    """The key management service did not answer, or failed; facts: folder, reason ('failed', 'timeout'), operation."""
 
     code = "key-service"
     retryable = True
@@ -399,7 +405,8 @@ class StorageError(HeadwaterError):
 
 
 class DiskFullError(StorageError):
-    """No space left; appends continue without a restart once there is space."""
+    """No space left; appends continue without a restart once there is space. Facts: outcome ('not-written') for an
+    append."""
 
     code = "disk-full"
     retryable = True
@@ -412,14 +419,14 @@ class PermissionDeniedError(StorageError):
 
 
 class WorkspaceMissingError(StorageError):
-    """The workspace's folder, or a part of it, is gone."""
+    """The workspace's folder, or a part of it, does not exist."""
 
     code = "workspace-missing"
 
 
 class SyncFailedError(StorageError):
-    """A commit was written but could not be synced or published: whether it counts is not known. The page cache may differ from
-    the disk, so the writer recovers from what is on disk instead of syncing again."""
+    """A commit was written but could not be synced or published: it is not known whether it took effect. The page cache may
+    differ from the disk, so the writer recovers from what is on disk instead of syncing again; facts: outcome ('unknown')."""
 
     code = "sync-failed"
 

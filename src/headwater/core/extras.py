@@ -58,4 +58,5 @@ def require(name: str, feature: str) -> None:
             detail=str(error),
             hint=install_command(name),
             extra=name,
+            feature=feature,
         ) from error

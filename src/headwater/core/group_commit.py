@@ -34,7 +34,7 @@ class Request:
         self.error: BaseException | None = None
         self.done = False
         self._leads = False
-        self._told = False
+        self._notified = False
         """Whether the batch of the request has ended."""
         self._thread = 0
         """The thread that waits for the request; 0 for an event loop."""
@@ -92,7 +92,7 @@ class GroupCommit(Generic[R]):
                 self._lead(requests[0])
             for request in requests:
                 assert request._called is not None
-                while not request._told:
+                while not request._notified:
                     request._called.acquire()
                     if request._leads:
                         self._lead(request)
@@ -177,9 +177,9 @@ class GroupCommit(Generic[R]):
         """Pass on the leadership, and wake the callers whose requests are done. Can be repeated if it was interrupted."""
         for other in batch:
             if failure is not None and not other.done and other.error is None:
-                other.error = failure if other is leader else _told(failure)
+                other.error = failure if other is leader else _shared_error(failure)
         self._hand_over(turn)
-        _tell(batch, leader)
+        _notify(batch, leader)
 
     def _deputy(self, leader: R) -> R | None:
         """Return a waiting request of another thread to lead in place of the main thread, which may be interrupted; None if
@@ -243,7 +243,7 @@ class GroupCommit(Generic[R]):
                 self._batches -= begun
             for request in left:
                 request.error = error
-            _tell(left, None)
+            _notify(left, None)
 
 
 class _Turn:
@@ -259,22 +259,22 @@ def _wake_up(called: threading.Lock) -> None:
         pass  # it is about to check
 
 
-def _told(failure: BaseException) -> BaseException:
+def _shared_error(failure: BaseException) -> BaseException:
     """Return the error for requests of other threads in a batch: an interrupt of the leader becomes CommitInterruptedError."""
     if isinstance(failure, Exception):
         return failure
     return CommitInterruptedError(
-        "the thread that wrote this together with others was interrupted",
-        detail="whether it was written is not known",
-        hint="look what is there, or do it again in a way that can be repeated: append(..., producer=, sequence=), execute(..., command_id=)",
+        "the thread that wrote this in a group commit was interrupted",
+        detail="it is not known whether this was written",
+        hint="read what is there, or repeat it idempotently: append(..., producer=, sequence=), execute(..., command_id=)",
     )
 
 
-def _tell(batch: Sequence[Request], leader: Request | None) -> None:
+def _notify(batch: Sequence[Request], leader: Request | None) -> None:
     """Wake the callers whose requests are done: threads, and event loops, each of them once."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for other in batch:
-        other._told = True
+        other._notified = True
         if other._called is not None:
             if other is not leader:
                 _wake_up(other._called)

@@ -45,7 +45,7 @@ def read_json(text: bytes | str, *, exact: bool) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except InvalidOperation:
-        raise ValueError("it has a number whose exponent is beyond that of any type") from None
+        raise ValueError("it has a number whose exponent is out of range") from None
 
 
 def has_decimal(kind: pa.DataType) -> bool:

@@ -8,16 +8,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def spelling(names: Collection[str], name: str) -> str | None:
+def canonical_name(names: Collection[str], name: str) -> str | None:
     """Return the spelling among `names` of a name in any case: the exact name if there is one, else the only name that differs
     by case alone. None if there is none, or several, as only old workspaces have."""
     if name in names:
         return name
-    alike = spellings(names, name)
+    alike = names_alike(names, name)
     return alike[0] if len(alike) == 1 else None
 
 
-def spellings(names: Collection[str], name: str) -> list[str]:
+def names_alike(names: Collection[str], name: str) -> list[str]:
     """Return the names that differ from `name` at most by case."""
     folded = name.lower()
     return [other for other in names if other.lower() == folded]
@@ -30,7 +30,7 @@ class Named(Mapping[str, T]):
         self._things = dict(things)
 
     def __getitem__(self, name: str) -> T:
-        spelled = spelling(self._things, name)
+        spelled = canonical_name(self._things, name)
         return self._things[name if spelled is None else spelled]
 
     def __iter__(self) -> Iterator[str]:

@@ -98,7 +98,9 @@ class Receipt:
             ranges = [_RANGE.match(r) for r in head["ranges"].split(",") if r] if head else [None]
             if not head or not all(ranges):
                 raise UsageError(
-                    f"{text!r} is not a receipt", hint="pass the text of a receipt, such as 'clicks:0@17-20'"
+                    f"{text!r} is not a receipt",
+                    hint="pass the text of a receipt, such as 'clicks:0@17-20'",
+                    value=text,
                 )
             positions[head["topic"]] = {int(r[1]): (int(r[2]), int(r[3])) for r in ranges if r}
         return cls(positions, commit)

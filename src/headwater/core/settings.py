@@ -51,7 +51,9 @@ def parse_bytes(text: str | int) -> int:
         return text
     match = _SIZE.match(text.upper()) if isinstance(text, str) else None
     if not match:
-        raise UsageError(f"{text!r} is not a size", hint="write it as a number and a unit, such as '512 MB'")
+        raise UsageError(
+            f"{text!r} is not a size", hint="write it as a number and a unit, such as '512 MB'", value=text
+        )
     return int(float(match[1]) * _SCALE[match[2]])
 
 

@@ -80,7 +80,7 @@ class File:
                 raise _storage_error(error, self.name) from error
             raise SyncFailedError(
                 f"{self.name} could not be synced to disk: {error.strerror}",
-                hint="what was not yet acknowledged may be lost; the next append recovers from what is on disk",
+                hint="appends that were not acknowledged may be lost; the next append recovers from what is on disk",
                 file=self.name,
             ) from error
 
@@ -380,9 +380,11 @@ def _storage_error(error: OSError, name: str) -> StorageError:
         )
     if error.errno in (errno.ENOENT, errno.ESTALE, errno.ENOTDIR):
         return WorkspaceMissingError(
-            f"{name} is gone", hint="was the workspace's folder moved or deleted? open it again", file=name
+            f"{name} does not exist",
+            hint="was the workspace's folder moved or deleted? open it again",
+            file=name,
         )
-    return StorageError(f"{name} could not be accessed: {said}", hint="see `headwater doctor`", file=name)
+    return StorageError(f"{name} could not be accessed: {said}", hint="run `headwater doctor`", file=name)
 
 
 def _sync_folder(folder: Path) -> None:

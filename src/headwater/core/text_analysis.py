@@ -52,8 +52,9 @@ class Analysis:
     def __post_init__(self) -> None:
         if self.language is not None and self.language not in LANGUAGES:
             raise UsageError(
-                f"there is no language {self.language!r} to search in",
+                f"language {self.language!r} is not supported by text search",
                 hint=f"use one of {', '.join(LANGUAGES)}",
+                language=self.language,
             )
 
     @property
@@ -70,7 +71,7 @@ class Analysis:
     def analyzer(self, *, stems: bool = True, whole: bool = False) -> tantivy.TextAnalyzer:
         """Return the analyzer that produces terms, or words without `stems`; `whole` treats the text as one word of any
         length."""
-        require("search", "taking text apart into words")
+        require("search", "text analysis")
         import tantivy
 
         filters = tantivy.Filter
@@ -113,7 +114,7 @@ def letters() -> npt.NDArray[np.bool_]:
 
     Beyond the fourth plane there are none, and surrogates are no characters.
     """
-    require("search", "taking text apart into words")
+    require("search", "text analysis")
     import tantivy
 
     points = np.arange(0x40000, dtype=np.uint32)

@@ -169,9 +169,9 @@ class TrustedClock:
                 self._keep(self._anchor)
             left = self._anchor.settles_us - elapsed
             if left <= 0:
-                self._tell(None, elapsed)
+                self._report_change(None, elapsed)
             else:
-                self._tell(_settling(left), elapsed)
+                self._report_change(_settling(left), elapsed)
 
     def _is_time_to_keep(self, elapsed: Microseconds) -> bool:
         return self._anchors is not None and (
@@ -220,20 +220,22 @@ class TrustedClock:
                 self._anchor = Anchor(slow, elapsed, anchor.settles_us)
                 self._jump = replace(jump, by_us=now - slow)
                 expected = slow
-            self._tell(self._doubt_of(jump, expected, held), elapsed)
+            self._report_change(self._doubt_of(jump, expected, held), elapsed)
             return expected
 
     def _doubt_of(self, jump: Jump, expected: Microseconds, held: bool) -> Doubt:
-        reason = f"the wall clock of this machine has jumped {jump.text}: its readings are not used"
+        reason = f"the wall clock of this machine jumped {jump.text}, so its readings are not used"
         if held:
-            reason = f"the wall clock of this machine is {jump.text} of the log's last commit: the log's time runs at half speed until it is there"
+            reason = (
+                f"the wall clock of this machine is {_rounded(abs(jump.by_us))} behind the last commit of the log, "
+                "whose time runs at half speed until both agree"
+            )
         return Doubt(
-            f"{reason}; commits go on at {from_us(expected):%Y-%m-%d %H:%M} UTC, and nothing is removed by age",
-            "set the clock right, and have it kept by a time server; a jump that holds for "
-            f"{format_span(jump.holds_us)} becomes the time",
+            f"{reason}; commits continue at {from_us(expected):%Y-%m-%d %H:%M} UTC, and nothing is removed by age",
+            f"correct the clock and synchronise it with NTP; a jump that lasts {format_span(jump.holds_us)} is taken as the time",
         )
 
-    def _tell(self, doubt: Doubt | None, elapsed: Microseconds) -> None:
+    def _report_change(self, doubt: Doubt | None, elapsed: Microseconds) -> None:
         """Report a change, and a continuing doubt every minute, because another process may have cleared it."""
         is_new = (doubt is None) != (self._doubt is None)
         self._doubt = doubt
@@ -249,9 +251,9 @@ class TrustedClock:
 
 def _settling(left_us: Microseconds) -> Doubt:
     return Doubt(
-        "the clock of this machine was set, or the machine was started, and nothing is removed by age until the clock has run on "
-        f"evenly for {_rounded(left_us)} more",
-        "nothing, if the time is right",
+        "the clock of this machine was set, or the machine was restarted: nothing is removed by age until the clock has run for "
+        f"another {_rounded(left_us)} without a jump",
+        "no action is needed if the time is correct",
     )
 
 

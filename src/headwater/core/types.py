@@ -142,7 +142,9 @@ def normalize_schema(schema: pa.Schema) -> pa.Schema:
         try:
             fields.append(pa.field(field.name, normalize_type(field.type), field.nullable))
         except SchemaError as error:
-            raise SchemaError(f"column {field.name!r}: {error.message}", hint=error.hint) from None
+            raise SchemaError(
+                f"column {field.name!r}: {error.message}", hint=error.hint, column=field.name, **error.facts
+            ) from None
     return pa.schema(fields)
 
 
@@ -277,7 +279,7 @@ def _struct(tokens: _Tokens) -> pa.DataType:
 def _unsupported(text: str) -> SchemaError:
     known = FOREIGN_TYPES.get(text.partition("(")[0].strip().lower())
     return SchemaError(
-        f"{text!r} is not a type that a topic can hold",
+        f"type {text!r} is not supported in a topic",
         hint=f"write {known}"
         if known is not None
         else "use BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, "

@@ -277,8 +277,8 @@ def _check_floats(wide: pa.Array, narrow: pa.Array) -> None:
     if types.is_float32(narrow.type) and types.is_floating(wide.type):
         _check_overflow(wide, narrow)
     elif types.is_map(narrow.type) and types.is_map(wide.type):
-        _check_floats(_seen(wide, wide.keys), _seen(narrow, narrow.keys))
-        _check_floats(_seen(wide, wide.items), _seen(narrow, narrow.items))
+        _check_floats(_entries(wide, wide.keys), _entries(narrow, narrow.keys))
+        _check_floats(_entries(wide, wide.items), _entries(narrow, narrow.items))
     elif types.is_list(narrow.type) and not types.is_null(wide.type):
         _check_floats(wide.flatten(), narrow.flatten())
     elif types.is_struct(narrow.type) and types.is_struct(wide.type):
@@ -287,7 +287,7 @@ def _check_floats(wide: pa.Array, narrow: pa.Array) -> None:
             _check_floats(pc.struct_field(wide, [i]), pc.struct_field(narrow, name))
 
 
-def _seen(column: pa.MapArray, inner: pa.Array) -> pa.Array:
+def _entries(column: pa.MapArray, inner: pa.Array) -> pa.Array:
     """Return the keys or items of the maps within a slice."""
     return pa.ListArray.from_arrays(column.offsets, inner).flatten()
 

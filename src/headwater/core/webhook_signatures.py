@@ -47,7 +47,7 @@ class Signed:
 def secret_bytes(secret: str) -> bytes:
     """Return the signing key of a secret: the text itself, or the base64 content after `whsec_`."""
     if not secret:
-        raise UsageError("a secret is not empty", hint="openssl rand -base64 32 makes one")
+        raise UsageError("the secret is empty", hint="generate one: openssl rand -base64 32", reason="empty")
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
     try:
@@ -55,7 +55,11 @@ def secret_bytes(secret: str) -> bytes:
     except (binascii.Error, ValueError):
         found = b""
     if not found:
-        raise UsageError(f"a secret that begins with {SECRET_PREFIX} goes on in base64")
+        raise UsageError(
+            f"a secret that begins with {SECRET_PREFIX} must continue in base64",
+            hint="copy the whole secret from the sender",
+            reason="not-base64",
+        )
     return found
 
 
@@ -116,7 +120,8 @@ def _needed(headers: Mapping[str, str], name: str) -> str:
     if not value:
         raise SignatureError(
             f"the request has no header {name}",
-            hint="does the scheme of this hook fit who sends?",
+            hint="check that the signature scheme of this webhook is the one that the sender uses",
+            header=name,
             reason="missing",
         )
     return value
@@ -125,8 +130,8 @@ def _needed(headers: Mapping[str, str], name: str) -> str:
 def _moment(text: str) -> int:
     if not _SECONDS.fullmatch(text):
         raise SignatureError(
-            "the time of the request is not in seconds since 1970",
-            hint="does the scheme of this hook fit who sends?",
+            "the timestamp of the request is not in seconds since 1970",
+            hint="check that the signature scheme of this webhook is the one that the sender uses",
             reason="missing",
         )
     return int(text)
@@ -140,8 +145,8 @@ def _prove(given: Sequence[str], made: Sequence[str]) -> None:
             found |= hmac.compare_digest(one.encode(), ours.encode())
     if not found:
         raise SignatureError(
-            "the signature is not one of this hook's secret",
-            hint="is it the secret of this hook?",
+            "the signature of the request does not match",
+            hint="check that the sender and this webhook have the same secret",
             reason="wrong",
         )
 
@@ -150,9 +155,9 @@ def _recent(at_s: int, now_us: Microseconds, tolerance_us: Microseconds) -> Micr
     at_us = at_s * 1_000_000
     if abs(now_us - at_us) > tolerance_us:
         raise SignatureError(
-            "the request was signed at another time than now",
-            detail=f"it says {at_s}, and here it is {now_us // 1_000_000}",
-            hint="send it anew; is the clock right?",
+            "the timestamp of the request is too far from the current time",
+            detail=f"the request was signed at {at_s}; the time here is {now_us // 1_000_000}",
+            hint="sign and send it again; check the clocks of both machines",
             reason="stale",
         )
     return at_us

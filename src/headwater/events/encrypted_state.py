@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 
 from headwater.catalog.definitions import TopicDefinition
-from headwater.privacy.column_encryption import seal, unseal
+from headwater.privacy.column_encryption import decrypt, encrypt
 from headwater.privacy.subject_keys import NONCE_BYTES, SubjectKeys
 
 CLAIMS = "headwater:claims"
@@ -51,7 +51,7 @@ class Sealing:
     def sealed(self, aggregate_id: str, data: bytes) -> bytes:
         """Return the encrypted bytes; ValueError if they may contain data of a forgotten subject."""
         (number,) = self._keys.of([aggregate_id])
-        made = None if self._forgettings.any_pending() else seal(data, number, self._keys, self._bound)
+        made = None if self._forgettings.any_pending() else encrypt(data, number, self._keys, self._bound)
         if made is None:
             raise ValueError("what is to be kept may have been forgotten")
         return made
@@ -60,7 +60,7 @@ class Sealing:
         """Return the bytes that `sealed` encrypted; ValueError if the key was destroyed, CorruptionError if the data is not
         encrypted."""
         self._keys.refresh()
-        found = unseal(data, self._keys, self._bound)
+        found = decrypt(data, self._keys, self._bound)
         if found is None:
             raise ValueError("the key was destroyed")
         return found

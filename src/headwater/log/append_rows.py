@@ -31,7 +31,9 @@ def append_rows(
         check_written(definition)
     for topic in expect or {}:
         if topic not in rows:
-            raise UsageError(f"expect names topic {topic!r}, which nothing is appended to")
+            raise UsageError(
+                f"expect names topic {topic!r}, to which no rows are appended", topic=topic, reason="no-rows"
+            )
     expect = {topic: check_expect(given, definitions[topic]) for topic, given in (expect or {}).items()}
     if not any(is_stream(given) for given in rows.values()):
         batches = {topic: [conform(given, definitions[topic])] for topic, given in rows.items()}
@@ -66,14 +68,18 @@ def make_producer(name: str | None, sequence: int | None, epoch: int | None) -> 
     if name is None:
         if sequence is not None or epoch is not None:
             raise UsageError(
-                "sequence and epoch belong to a producer", hint="append(rows, producer='loader', sequence=17)"
+                "sequence and epoch need a producer",
+                hint="append(rows, producer='loader', sequence=17)",
+                reason="no-producer",
             )
         return None
     label(name, "producer")
     if sequence is None:
         raise UsageError(
             f"producer {name!r} needs a sequence",
-            hint=f"append(rows, producer={name!r}, sequence=17), rising by append",
+            hint=f"append(rows, producer={name!r}, sequence=17), with a higher sequence for each append",
+            producer=name,
+            reason="no-sequence",
         )
     return Producer(
         name, whole_number(sequence, "sequence"), 0 if epoch is None else whole_number(epoch, "epoch")
@@ -85,7 +91,10 @@ def expectations(expect: Any) -> dict[str, Expect] | None:
     if expect is None or isinstance(expect, Mapping):
         return None if expect is None else dict(expect)
     raise UsageError(
-        f"expect is given by topic, not {expect!r}", hint='expect={"orders": 17}, or {"orders": {0: 17}}'
+        f"expect must be a mapping by topic, not {expect!r}",
+        hint='expect={"orders": 17}, or {"orders": {0: 17}}',
+        argument="expect",
+        value=expect,
     )
 
 
@@ -94,7 +103,13 @@ def check_expect(expect: Any, topic: TopicDefinition) -> Expect:
     if topic.versioned_by is not None:
         hint = f"topic {topic.name!r} is versioned by {topic.versioned_by!r}: expect={{key: count of its records}}"
         if not isinstance(expect, Mapping):
-            raise UsageError(f"expect is a count by key here, not {expect!r}", hint=hint)
+            raise UsageError(
+                f"expect must map keys to record counts on topic {topic.name!r}, not {expect!r}",
+                hint=hint,
+                topic=topic.name,
+                argument="expect",
+                value=expect,
+            )
         return {key: whole_number(n, f"expect of key {key!r}", hint=hint) for key, n in expect.items()}
     hint = "expect=17 is the next offset; expect={0: 17} says the partition too"
     if not isinstance(expect, Mapping):

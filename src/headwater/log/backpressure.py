@@ -22,7 +22,7 @@ PIECE_MS = 1_000.0
 
 
 class FollowedLog(Protocol):
-    """The methods of a log that `patiently` needs."""
+    """The methods of a log that `retry_while_blocked` needs."""
 
     def sequence(self) -> int: ...
     def wait_commit(self, sequence: int, timeout_ms: float | None) -> bool: ...
@@ -52,10 +52,10 @@ def check_backlog(
         behind = sum(end - min(end, at.get(p, 0)) for p, end in ends.items())
         if behind and behind + rows > limit:
             raise BacklogError(
-                f"cursor {cursor.name!r} is {behind:,} rows behind on topic {topic.name!r}, which takes {limit:,}",
+                f"cursor {cursor.name!r} is {behind:,} rows behind on topic {topic.name!r}, whose backlog_rows is {limit:,}",
                 detail=f"nothing of this append of {rows:,} rows was written",
                 hint=f"append again when {cursor.name!r} has caught up; ALTER TOPIC {topic.name} SET (when_behind = 'grow') "
-                "lets it grow",
+                "removes the limit",
                 topic=topic.name,
                 cursor=cursor.name,
                 rows=behind,
@@ -63,7 +63,7 @@ def check_backlog(
             )
 
 
-def patiently(log: FollowedLog, clock: Clock, append: Callable[[], Receipt]) -> Receipt:
+def retry_while_blocked(log: FollowedLog, clock: Clock, append: Callable[[], Receipt]) -> Receipt:
     """Run `append`; on a topic with `when_behind = 'block'`, retry until its holding cursors have caught up.
 
     Raises BacklogError after the topic's `block_for`.
@@ -81,8 +81,9 @@ def patiently(log: FollowedLog, clock: Clock, append: Callable[[], Receipt]) -> 
             span = BLOCK_FOR_US if topic.block_for_us is None else topic.block_for_us
             left = began + span / 1e3 - clock.steady_ms()
             if left <= 0:
-                waited = f"it has waited for {format_span(span)}, and nothing of it was written"
-                raise BacklogError(error.message, detail=waited, hint=error.hint, **error.facts) from None
+                waited = f"the append waited for {format_span(span)}, and nothing of it was written"
+                facts = {**error.facts, "waited": format_span(span)}
+                raise BacklogError(error.message, detail=waited, hint=error.hint, **facts) from None
             if seen is not None:
                 log.wait_commit(seen, min(left, PIECE_MS))
             seen = log.sequence()  # before the attempt, so that a commit during it ends the next wait

@@ -18,12 +18,12 @@ def check_commit(log: Log, token: Token | None, of: str = "the receipt") -> None
     """
     if token is None or not token.differs(found := log.commit_id(token.number)):
         return
-    now = f"the id {found}" if found else "not been made yet"
+    now = f"has the id {found}" if found else "does not exist"
     raise OtherHistoryError(
-        f"commit {token.number} of this workspace is not the commit {token.number} that {of} is of",
-        detail=f"{of} says {token}, and that commit has {now}: an older copy of the workspace was put back, and has gone "
-        "on in another way",
-        hint="what was written or read before that may be gone: look at what is there now, and begin anew from it",
+        f"commit {token.number} of this workspace is not the commit {token.number} of {of}",
+        detail=f"{of} names commit {token}, but that commit {now}: an older copy of the workspace was restored, and other "
+        "commits have been made since",
+        hint="what was written or read since that copy may no longer exist: read the current contents and start again from them",
         token=str(token),
         found=found or None,
     )

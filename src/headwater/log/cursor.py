@@ -198,7 +198,11 @@ def stored_cursor(log: Log, topic: str, name: str) -> CursorInfo:
     stored = log.cursor(topic, name)
     if stored is None:
         raise UsageError(
-            f"cursor {name!r} of topic {topic!r} was dropped", hint=f"topic.cursor({name!r}) makes a new one"
+            f"cursor {name!r} of topic {topic!r} was dropped",
+            hint=f"topic.cursor({name!r}) creates a new one",
+            topic=topic,
+            cursor=name,
+            reason="dropped",
         )
     return stored
 
@@ -222,10 +226,17 @@ def lag_of(log: Log, cursor: CursorInfo, clock: Clock) -> Lag:
 def check_auto_commit(commit: Any) -> None:
     """Raise UsageError unless `commit` is 'before', 'after' or None."""
     if commit is not None and commit not in get_args(AutoCommit):
-        raise UsageError(f"commit is 'before', 'after' or None, not {commit!r}")
+        raise UsageError(
+            f"commit must be 'before', 'after' or None, not {commit!r}", argument="commit", value=commit
+        )
 
 
 def check_name(name: Any) -> None:
     """Raise UsageError unless a name of a cursor, group or member is 1 to 200 printable characters."""
     if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
-        raise UsageError(f"{name!r} cannot be a name", hint="use 1 to 200 printable characters")
+        raise UsageError(
+            f"{name!r} cannot be the name of a cursor or group",
+            hint="use 1 to 200 printable characters",
+            argument="name",
+            value=name,
+        )

@@ -46,7 +46,10 @@ def next_cut(
     """
     if rows_max is not None and rows_max < 1:
         raise UsageError(
-            f"a cut holds at least one row, not {rows_max}", hint="leave the bound out, or raise it"
+            f"a cut must have at least one row, not {rows_max}",
+            hint="leave the limit out, or raise it",
+            argument="rows_max",
+            value=rows_max,
         )
     sequence, ends = log.cut(topics)
     starts = {topic: _starts(log, topic, ends[topic], start.get(topic, {})) for topic in topics}

@@ -135,12 +135,12 @@ class Devices:
         state."""
         places, new = self._find(devices.take(pa.array(rows)))
         order = np.argsort(places, kind="stable")
-        places, told = places[order], np.column_stack([sent[rows], received[rows]])[order]
+        places, reported = places[order], np.column_stack([sent[rows], received[rows]])[order]
         starts = np.flatnonzero(np.append(True, places[1:] != places[:-1])) if len(places) else places
-        before = told[np.arange(len(told)) - 1]
-        known, stored = self._known(places[starts])
+        before = reported[np.arange(len(reported)) - 1]
+        known, stored = self._latest_of(places[starts])
         before[starts] = known
-        fresh = (told != before).any(axis=1)
+        fresh = (reported != before).any(axis=1)
 
         # One block for each device: its stored window, then its new transmissions. A row's window ends at its transmission.
         counts = np.add.reduceat(fresh, starts, dtype=np.int64) if len(starts) else starts
@@ -152,7 +152,7 @@ class Devices:
         seen = np.cumsum(fresh)
         within = seen - (seen - fresh)[starts][block] if len(starts) else seen
         ends = begins[block] + WINDOW - 1 + within
-        line[ends[fresh]] = (told[:, 1] - told[:, 0])[fresh]
+        line[ends[fresh]] = (reported[:, 1] - reported[:, 0])[fresh]
 
         middle, outlier = _smooth(line)
         judged = _Judged(np.empty(len(rows), np.int64), np.empty(len(rows), np.bool_))
@@ -160,7 +160,7 @@ class Devices:
         last = begins + sizes - 1
         windows = line[(last[:, None] - np.arange(WINDOW)[::-1]).ravel()].reshape(-1, WINDOW)
         closing = np.append(starts[1:], len(places)) - 1 if len(starts) else starts
-        return judged, DeviceChange(new, places[starts], windows, told[closing])
+        return judged, DeviceChange(new, places[starts], windows, reported[closing])
 
     def _find(self, devices: pa.Array) -> tuple[Integers, list[Any]]:
         """Return the index of each device, and the new devices in the order of the indices that they will get."""
@@ -176,7 +176,7 @@ class Devices:
             places[at] = place
         return places[encoded.indices.to_numpy(zero_copy_only=False)], new
 
-    def _known(self, places: Integers) -> tuple[Integers, Integers]:
+    def _latest_of(self, places: Integers) -> tuple[Integers, Integers]:
         """Return the latest transmission and the window at each index; placeholder values for a new device."""
         latest, windows = np.full((len(places), 2), NONE), np.full((len(places), WINDOW), _MISSING)
         old = places < len(self._windows)

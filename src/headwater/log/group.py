@@ -193,9 +193,9 @@ class GroupMember:
         self, options: ReadOptions, follow: bool, commit: AutoCommit | None, timeout_ms: float | None
     ) -> Iterator[pa.RecordBatch]:
         ends = None if follow else {p: info.end for p, info in self._log.partitions(self.topic).items()}
-        quiet_since = self._clock.steady_ms()
+        idle_since = self._clock.steady_ms()
         while not self._left:
-            self._look()
+            self._refresh_assignment()
             batch = self._feeds.take(self._shares)
             if batch is None and self._feeds.open(self._mine(), options, ends):
                 batch = self._feeds.take(self._shares)
@@ -205,11 +205,11 @@ class GroupMember:
                 yield batch
                 if commit == "after" and not self._left:
                     self.commit()
-                quiet_since = self._clock.steady_ms()
+                idle_since = self._clock.steady_ms()
                 continue
             if commit is not None:
                 self.commit()  # offsets without a record between the last row and the end
-            if not follow or not self._wait(quiet_since, timeout_ms):
+            if not follow or not self._wait(idle_since, timeout_ms):
                 return
 
     def commit(self) -> None:
@@ -282,11 +282,20 @@ class GroupMember:
             raise UsageError(
                 f"member {self.member!r} of group {self.name!r} belongs to the process that joined",
                 hint="join in the forked process too: topic.group(...)",
+                group=self.name,
+                member=self.member,
+                reason="forked",
             )
         if self._left:
-            raise UsageError(f"member {self.member!r} has left group {self.name!r}", hint="join it again")
+            raise UsageError(
+                f"member {self.member!r} has left group {self.name!r}",
+                hint="join it again",
+                group=self.name,
+                member=self.member,
+                reason="left",
+            )
 
-    def _look(self) -> None:
+    def _refresh_assignment(self) -> None:
         """Refresh the assignment; beat if a beat is due, or if the group no longer lists this member."""
         if self._clock.steady_ms() - self._beat_at_ms < self._timeout_ms / BEATS_WHILE_READING:
             info = self._log.group(self.topic, self.name)
@@ -348,12 +357,12 @@ class GroupMember:
     def _fenced(self) -> FencedError:
         lost, self._forfeited = sorted(self._forfeited), set()
         return FencedError(
-            f"member {self.member!r} of group {self.name!r} no longer has "
+            f"member {self.member!r} of group {self.name!r} no longer owns "
             + (
                 f"partition {', '.join(map(str, lost))} of topic {self.topic!r}" if lost else "its partitions"
             ),
-            detail="their uncommitted rows go to the new owner; the other partitions of this member are as they were",
-            hint="read on; if this was slow work, call beat() within the timeout or join with a longer one",
+            detail="the new owner reads their uncommitted rows; other partitions of this member are not affected",
+            hint="continue reading; if processing is slow, call beat() within the timeout, or join with a longer one",
             topic=self.topic,
             group=self.name,
             member=self.member,
@@ -368,11 +377,11 @@ class GroupMember:
     def _mine(self) -> dict[int, _Share]:
         return {p: self._shares[p] for p in self.partitions}
 
-    def _wait(self, quiet_since: float, timeout_ms: float | None) -> bool:
+    def _wait(self, idle_since: float, timeout_ms: float | None) -> bool:
         """Wait for rows, or until the next beat is due; return False once the caller's timeout has passed."""
         patience = self._timeout_ms / BEATS_WHILE_WAITING
         if timeout_ms is not None:
-            left = quiet_since + timeout_ms - self._clock.steady_ms()
+            left = idle_since + timeout_ms - self._clock.steady_ms()
             if left <= 0:
                 return False
             patience = min(patience, left)
@@ -383,5 +392,9 @@ class GroupMember:
 def _timeout_ms(timeout: str | float) -> float:
     timeout_ms = parse_span_us(timeout) / 1e3 if isinstance(timeout, str) else timeout * 1e3
     if timeout_ms <= 0:
-        raise UsageError(f"the timeout of a member is longer than nothing, not {timeout!r}")
+        raise UsageError(
+            f"the timeout of a group member must be greater than zero, not {timeout!r}",
+            argument="timeout",
+            value=timeout,
+        )
     return timeout_ms

@@ -13,50 +13,54 @@ from collections.abc import Iterable, Mapping
 from headwater.catalog.definitions import TopicDefinition
 from headwater.core.clock import Microseconds
 from headwater.core.errors import UsageError
-from headwater.log.protocol import Promise
+from headwater.log.protocol import ProducerWatermark
 from headwater.log.watermarks import NONE
 
-Promises = Mapping[str, Promise]
+ProducerWatermarks = Mapping[str, ProducerWatermark]
 
 
-def promised(known: Promises, producer: str, moment: Microseconds, at: Microseconds) -> dict[str, Promise]:
+def declared(
+    known: ProducerWatermarks, producer: str, moment: Microseconds, at: Microseconds
+) -> dict[str, ProducerWatermark]:
     """Return the producers after `producer` sent the watermark `moment`; a watermark below its earlier one has no effect."""
     before = known.get(producer)
     if before is not None and before.moment is not None:
         moment = max(moment, before.moment)
-    return {**known, producer: Promise(moment, at)}
+    return {**known, producer: ProducerWatermark(moment, at)}
 
 
-def appended(known: Promises, producer: str, at: Microseconds) -> dict[str, Promise]:
+def appended(known: ProducerWatermarks, producer: str, at: Microseconds) -> dict[str, ProducerWatermark]:
     """Return the producers after `producer` appended in its own name."""
     before = known.get(producer)
-    return {**known, producer: Promise(None if before is None else before.moment, at)}
+    return {**known, producer: ProducerWatermark(None if before is None else before.moment, at)}
 
 
-def retired(known: Promises, producer: str) -> dict[str, Promise]:
+def retired(known: ProducerWatermarks, producer: str) -> dict[str, ProducerWatermark]:
     """Return the producers without `producer`."""
-    return {name: promise for name, promise in known.items() if name != producer}
+    return {name: mark for name, mark in known.items() if name != producer}
 
 
-def level(known: Promises) -> Microseconds:
+def lowest(known: ProducerWatermarks) -> Microseconds:
     """Return the minimum of the producers' watermarks; NONE if a producer has sent none, or there are no producers."""
-    moments = [NONE if promise.moment is None else promise.moment for promise in known.values()]
+    moments = [NONE if mark.moment is None else mark.moment for mark in known.values()]
     return min(moments, default=NONE)
 
 
-def raised(known: Promises, watermarks: Iterable[Microseconds]) -> dict[int, Microseconds]:
+def raised(known: ProducerWatermarks, watermarks: Iterable[Microseconds]) -> dict[int, Microseconds]:
     """Return the partitions whose watermark is below the minimum of the producers' watermarks, each with that minimum.
 
     `watermarks` are those of the partitions, in order.
     """
-    reached = level(known)
+    reached = lowest(known)
     return {p: reached for p, watermark in enumerate(watermarks) if watermark < reached}
 
 
-def check_promised(topic: TopicDefinition) -> None:
+def check_has_producers(topic: TopicDefinition) -> None:
     """Raise UsageError unless the topic takes producer watermarks."""
     if topic.watermark != "producers":
         raise UsageError(
-            f"the producers of topic {topic.name!r} make no promises: its watermark follows its rows",
-            hint="make the topic WITH (watermark = 'producers'), or punctuate it as a whole: topic.punctuate(t)",
+            f"topic {topic.name!r} has no producer watermarks: its watermark follows its rows",
+            hint="create the topic WITH (watermark = 'producers'), or punctuate it without a producer: topic.punctuate(t)",
+            topic=topic.name,
+            reason="not-producer-watermarks",
         )

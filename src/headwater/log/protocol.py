@@ -112,7 +112,7 @@ class PartitionInfo:
 
 
 @dataclass(frozen=True)
-class Promise:
+class ProducerWatermark:
     """Watermark of one producer of a topic `WITH (watermark = 'producers')`."""
 
     moment: Microseconds | None
@@ -314,28 +314,28 @@ class Log(Protocol):
         topic: str,
         moments: Mapping[int, Microseconds],
         *,
-        silent_at: Mapping[int, int] | None = None,
+        idle_at: Mapping[int, int] | None = None,
     ) -> None:
         """Raise the watermark of the given partitions. A punctuation takes one offset in its partition, which readers skip.
 
-        With `silent_at`, the partitions were found idle at these end offsets: a partition that has grown since, or whose
+        With `idle_at`, the partitions were found idle at these end offsets: a partition that has grown since, or whose
         watermark is already as high, is skipped, and the punctuation does not count as activity of the others.
         """
         ...
 
-    def promise(self, topic: str, producer: str, moment: Microseconds) -> None:
+    def declare_watermark(self, topic: str, producer: str, moment: Microseconds) -> None:
         """Declare that the producer sends nothing older than `moment` from now on. In one commit, a new producer is added, and
         every partition gets the minimum over the producers' watermarks, if that is higher than its own watermark. A moment
         below an earlier one of the same producer only counts as activity. UsageError unless the topic is `WITH (watermark =
         'producers')`."""
         ...
 
-    def retire(self, topic: str, producer: str, *, silent_since: Microseconds | None = None) -> bool:
-        """Remove a producer from the minimum, which may rise, in the same commit. With `silent_since`, only if the producer has
+    def retire(self, topic: str, producer: str, *, idle_since: Microseconds | None = None) -> bool:
+        """Remove a producer from the minimum, which may rise, in the same commit. With `idle_since`, only if the producer has
         not been active after that time. Return False if there is no such producer, or it was active."""
         ...
 
-    def promises(self, topic: str) -> Mapping[str, Promise]:
+    def producer_watermarks(self, topic: str) -> Mapping[str, ProducerWatermark]:
         """Return the producers of a topic `WITH (watermark = 'producers')`, by name; empty for other topics."""
         ...
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from headwater.catalog.definitions import HIDDEN, TopicDefinition
+from headwater.catalog.definitions import METADATA_COLUMNS, TopicDefinition
 from headwater.catalog.rules import FORGOTTEN
 from headwater.core.clock import to_us
 from headwater.core.errors import GapError, TopicNotFoundError, UsageError
@@ -41,19 +41,29 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         if self.on_gap not in get_args(OnGap):
-            raise UsageError(f"on_gap is 'fail', 'earliest' or 'latest', not {self.on_gap!r}")
+            raise UsageError(
+                f"on_gap must be 'fail', 'earliest' or 'latest', not {self.on_gap!r}",
+                argument="on_gap",
+                value=self.on_gap,
+            )
         if (whole(self.batch_rows) or 0) < 1:
-            raise UsageError(f"batch_rows is a whole number, at least 1, not {self.batch_rows!r}")
+            raise UsageError(
+                f"batch_rows must be an integer of at least 1, not {self.batch_rows!r}",
+                argument="batch_rows",
+                value=self.batch_rows,
+            )
 
 
 def columns_of(given: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the `columns` of a read as a tuple; UsageError if a name occurs twice."""
     if isinstance(given, str):
-        raise UsageError("columns is a list of names", hint=f"columns=[{given!r}]")
+        raise UsageError(
+            "columns must be a list of names", hint=f"columns=[{given!r}]", argument="columns", value=given
+        )
     names = None if given is None else tuple(given)
     for at, name in enumerate(names or ()):
         if name in (names or ())[:at]:
-            raise UsageError(f"columns has {name!r} twice")
+            raise UsageError(f"columns has {name!r} twice", column=name, reason="duplicate-column")
     return names
 
 
@@ -70,7 +80,12 @@ def wait_ms(timeout: Any, what: str = "timeout") -> float | None:
     if timeout is None:
         return None
     if isinstance(timeout, (bool, str)) or not hasattr(timeout, "__float__") or not float(timeout) >= 0:
-        raise UsageError(f"{what} is a number of seconds, not {timeout!r}", hint=f"{what}=1.5")
+        raise UsageError(
+            f"{what} must be a number of seconds, not {timeout!r}",
+            hint=f"{what}=1.5",
+            argument=what,
+            value=timeout,
+        )
     return None if math.isinf(float(timeout)) else float(timeout) * 1_000
 
 
@@ -82,18 +97,23 @@ def resolve_start(
     chosen = _chosen(topic, infos, partitions)
     if isinstance(start, datetime):
         if by not in get_args(TimeAxis):
-            raise UsageError(f"by is 'appended' or 'event', not {by!r}")
+            raise UsageError(f"by must be 'appended' or 'event', not {by!r}", argument="by", value=by)
         if by == "event" and log.topic(topic).time is None:
             raise UsageError(
                 f"topic {topic!r} has no event time to seek by",
-                hint="by='appended' goes by append time; WATERMARK FOR declares an event time",
+                hint="by='appended' uses the append time; WATERMARK FOR declares an event time",
+                topic=topic,
+                reason="no-event-time",
             )
         return {p: log.offset_at(topic, p, to_us(start), by) for p in chosen}
     if isinstance(start, (int, np.integer)) and not isinstance(start, bool):
         if len(chosen) != 1:
             raise UsageError(
-                f"offset {start} could be of any of {len(chosen)} partitions",
+                f"offset {start} is ambiguous: topic {topic!r} is read from {len(chosen)} partitions",
                 hint="write {partition: offset}",
+                topic=topic,
+                offset=start,
+                partitions=len(chosen),
             )
         start = {chosen[0]: start}
     if isinstance(start, Mapping):
@@ -101,8 +121,10 @@ def resolve_start(
         return {p: given.get(p, infos[p].first) for p in chosen}
     if start not in ("earliest", "latest"):
         raise UsageError(
-            f"{start!r} is not a place to read from",
+            f"{start!r} is not a position to read from",
             hint="use 'earliest', 'latest', an offset, {partition: offset}, or a datetime",
+            argument="start",
+            value=start,
         )
     return {p: infos[p].first if start == "earliest" else infos[p].end for p in chosen}
 
@@ -112,7 +134,10 @@ def _chosen(topic: str, infos: Mapping[int, PartitionInfo], partitions: Sequence
         return sorted(infos)
     if not _is_list(partitions):
         raise UsageError(
-            f"partitions is a list of numbers, not {partitions!r}", hint=f"partitions=[{partitions!r}]"
+            f"partitions must be a list of numbers, not {partitions!r}",
+            hint=f"partitions=[{partitions!r}]",
+            argument="partitions",
+            value=partitions,
         )
     return sorted({_partition(topic, infos, partition) for partition in partitions})
 
@@ -134,14 +159,20 @@ def _place(topic: str, infos: Mapping[int, PartitionInfo], partition: Any, offse
     if number is None or not 0 <= number <= infos[partition].end:
         raise UsageError(
             f"offset {offset!r} is not in partition {partition} of topic {topic!r}",
-            hint=f"its records are at {infos[partition].first} to {infos[partition].end}, the end not included",
+            hint=f"its offsets begin at {infos[partition].first} and end before {infos[partition].end}",
+            topic=topic,
+            partition=partition,
+            offset=offset,
         )
     return partition, number
 
 
 def _no_partition(topic: str, infos: Mapping[int, PartitionInfo], partition: Any) -> UsageError:
     return UsageError(
-        f"topic {topic!r} has no partition {partition!r}", hint=f"its partitions are 0 to {len(infos) - 1}"
+        f"topic {topic!r} has no partition {partition!r}",
+        hint=f"its partitions are 0 to {len(infos) - 1}",
+        topic=topic,
+        partition=partition,
     )
 
 
@@ -150,19 +181,21 @@ def shown_columns(definition: TopicDefinition, columns: Sequence[str] | None) ->
     op = ("_op",) if definition.keyed else ()
     if columns is None:
         return (*definition.schema.names, "_partition", "_offset", *op)
-    hidden = {name for name in HIDDEN if name not in ("_op", "_version")} | {
+    metadata = {name for name in METADATA_COLUMNS if name not in ("_op", "_version")} | {
         *op,
         *definition.source_columns.names,
     }
     if definition.versioned_by is not None:
-        hidden.add("_version")
+        metadata.add("_version")
     if definition.private:
-        hidden.add(FORGOTTEN)
+        metadata.add(FORGOTTEN)
     for name in columns:
-        if name not in hidden and name not in definition.schema.names:
+        if name not in metadata and name not in definition.schema.names:
             raise UsageError(
                 f"topic {definition.name!r} has no column {name!r}",
-                hint=f"it has {', '.join([*definition.schema.names, *sorted(hidden)])}",
+                hint=f"its columns are {', '.join([*definition.schema.names, *sorted(metadata)])}",
+                topic=definition.name,
+                column=name,
             )
     return tuple(columns)
 
@@ -330,7 +363,8 @@ class TopicReader:
 def recreated(topic: str) -> TopicNotFoundError:
     """Return the error of a reader whose position is beyond the end of the topic."""
     return TopicNotFoundError(
-        f"topic {topic!r} was dropped, and made again, while it was being read",
+        f"topic {topic!r} was dropped and created again while it was read",
         hint="start a new read from 'earliest'",
         topic=topic,
+        reason="recreated",
     )

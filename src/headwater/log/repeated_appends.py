@@ -74,20 +74,23 @@ def check_repeat(producer: Producer, receipt: Receipt, known: Sums | None, given
     if known is None or given is None:
         return
     if (were := _rows(known)) != (are := _rows(given)):
-        what = f"the first append had {were:,} rows, this one has {are:,}"
+        what, reason = f"the first append had {were:,} rows, this one has {are:,}", "other-count"
     elif known.keys() != given.keys():
-        what = "the first append had rows of other topics"
+        what, reason = "the first append had rows for other topics", "other-topics"
     elif not all(_same(known[topic], given[topic]) for topic in known):
-        what = "values of the rows differ"
+        what, reason = "values of the rows differ", "other-values"
     else:
         return
     raise SequenceReusedError(
-        f"sequence {producer.sequence} of producer {producer.name!r} is already written, with other rows",
+        f"sequence {producer.sequence} of producer {producer.name!r} was already written with other rows",
         detail=f"{what}; nothing of this append was written, and the first append is at {receipt}",
         hint="retry an append with the same rows; give other rows a higher sequence",
         producer=producer.name,
         sequence=producer.sequence,
         receipt=str(receipt),
+        reason=reason,
+        expected=were,
+        actual=are,
     )
 
 

@@ -49,10 +49,11 @@ def check_incarnation(topic: TopicDefinition, incarnation: int) -> None:
     """Raise TopicNotFoundError if the topic that the rows were conformed to was dropped, and another topic has its name."""
     if topic.incarnation != incarnation:
         raise TopicNotFoundError(
-            f"topic {topic.name!r} was dropped and made anew while rows were on their way to it",
+            f"topic {topic.name!r} was dropped and created again during this append",
             detail="nothing of this append was written",
             hint="append again; the rows are then checked against the new topic",
             topic=topic.name,
+            reason="recreated",
         )
 
 

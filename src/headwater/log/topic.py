@@ -17,7 +17,7 @@ from headwater.core.positions import Receipt
 from headwater.log.append_rows import Expect, append_rows, make_producer
 from headwater.log.cursor import Cursor, check_name, make_cursor
 from headwater.log.group import GroupMember, MemberOptions
-from headwater.log.protocol import Log, PartitionInfo, Promise, TimeAxis
+from headwater.log.protocol import Log, PartitionInfo, ProducerWatermark, TimeAxis
 from headwater.log.reader import (
     BATCH_ROWS,
     OnGap,
@@ -82,6 +82,8 @@ class Topic:
             raise UsageError(
                 f"topic {self.name!r} has no primary key, so its records cannot be deleted",
                 hint="retention removes old records: ALTER TOPIC ... SET (retention = '7 days')",
+                topic=self.name,
+                reason="no-primary-key",
             )
         return self.append(_tombstones(rows), **options)
 
@@ -111,7 +113,7 @@ class Topic:
         """
         if from_time is not None:
             if start != "earliest":
-                raise UsageError("a read begins at start or at from_time, not at both")
+                raise UsageError("pass start or from_time, not both", argument="from_time", value=from_time)
             start = from_time
         options = ReadOptions(columns_of(columns), batch_rows, on_gap)
         positions = resolve_start(self._log, self.name, start, by, partitions)
@@ -155,31 +157,37 @@ class Topic:
             raise UsageError(
                 f"topic {self.name!r} has no event time to punctuate",
                 hint="declare one: WATERMARK FOR at AS at - INTERVAL '10 minutes'",
+                topic=self.name,
+                reason="no-event-time",
             )
         if not isinstance(moment, datetime):
             raise UsageError(
-                f"a topic is punctuated at a datetime, not {moment!r}",
+                f"punctuate takes a datetime, not {moment!r}",
                 hint="topic.punctuate(datetime(2026, 1, 31, 12, tzinfo=UTC))",
+                argument="moment",
+                value=moment,
             )
         if producer is not None:
-            self._log.promise(self.name, label(producer, "producer"), to_us(moment))
+            self._log.declare_watermark(self.name, label(producer, "producer"), to_us(moment))
             return
         self._log.punctuate(self.name, {p: to_us(moment) for p in self._log.partitions(self.name)})
 
     def retire(self, producer: str) -> None:
         """Remove a producer: the watermark no longer waits for it. Its next punctuation or append adds it again."""
         if not self._log.retire(self.name, label(producer, "producer")):
-            known = ", ".join(sorted(self._log.promises(self.name)))
+            known = ", ".join(sorted(self._log.producer_watermarks(self.name)))
             raise UsageError(
                 f"topic {self.name!r} has no producer {producer!r}",
                 hint=f"its producers are {known}"
                 if known
-                else "it has none: one joins by a promise or an append",
+                else "it has none: a producer joins by an append or by topic.punctuate(t, producer=...)",
+                topic=self.name,
+                producer=producer,
             )
 
-    def promises(self) -> Mapping[str, Promise]:
+    def producer_watermarks(self) -> Mapping[str, ProducerWatermark]:
         """Return the producers of a topic `WITH (watermark = 'producers')`, each with its watermark."""
-        return self._log.promises(self.name)
+        return self._log.producer_watermarks(self.name)
 
     def finish(self) -> None:
         """End a bounded input: every window of it can close."""
@@ -191,7 +199,10 @@ class Topic:
         partition = whole_number(partition, "partition")
         if partition not in partitions:
             raise UsageError(
-                f"topic {self.name!r} has no partition {partition}", hint=f"it has 0 to {len(partitions) - 1}"
+                f"topic {self.name!r} has no partition {partition}",
+                hint=f"its partitions are 0 to {len(partitions) - 1}",
+                topic=self.name,
+                partition=partition,
             )
         offset = partitions[partition].end if offset is None else whole_number(offset, "offset")
         moment = self._log.watermark(self.name, partition, offset)

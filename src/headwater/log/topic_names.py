@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from headwater.catalog.definitions import TopicDefinition
-from headwater.catalog.rules import TELLING, check_free, is_kept
+from headwater.catalog.rules import DELETION_TOPICS, check_free, is_system_topic
 from headwater.core.errors import (
     ConflictError,
     SchemaError,
@@ -22,7 +22,7 @@ from headwater.core.errors import (
     TopicNotFoundError,
     UsageError,
 )
-from headwater.core.names import spelling, spellings
+from headwater.core.names import canonical_name, names_alike
 from headwater.log.protocol import Append, Entry
 
 VIEWS_HOLD = "headwater_views"
@@ -44,26 +44,26 @@ def no_topic(name: str, topics: Collection[str]) -> TopicNotFoundError:
     if "." in name:
         return TopicNotFoundError(
             f"there is no topic {name!r}",
-            hint="only the dead messages of a queue are a topic with a dot in its name; what a view gives beside its rows is read as a "
-            "view, and nobody else writes it",
+            hint="only the dead-letter topic of a queue has a dot in its name; late rows and errors of a view are read like a view, and "
+            "only the engine writes them",
             topic=name,
         )
-    alike = sorted(spellings(topics, name))
-    hint = f"CREATE TOPIC {name} (...) makes it; there are: {', '.join(sorted(topics)) or 'none yet'}"
+    alike = sorted(names_alike(topics, name))
+    hint = f"CREATE TOPIC {name} (...) creates it; existing topics: {', '.join(sorted(topics)) or 'none yet'}"
     if alike:
-        hint = f"write it as it is spelled: {' or '.join(alike)}"
+        hint = f"write its name with the exact case: {' or '.join(alike)}"
     elif near := difflib.get_close_matches(name, topics, 1):
         hint = f"did you mean {near[0]}?"
-    return TopicNotFoundError(f"there is no topic {name!r}", hint=hint, topic=name)
+    return TopicNotFoundError(f"there is no topic {name!r}", hint=hint, topic=name, alike=alike)
 
 
-def respell(append: Append, topics: Collection[str]) -> Append:
+def with_canonical_topics(append: Append, topics: Collection[str]) -> Append:
     """Return the append with every topic spelled as it is declared; names of topics that do not exist stay."""
     moved = [move.topic for move in append.moves]
     given = {*append.batches, *append.expect, *append.incarnations, *moved}
     if all(name in topics for name in given):
         return append
-    spelled = {name: spelling(topics, name) or name for name in given}
+    spelled = {name: canonical_name(topics, name) or name for name in given}
     return dataclasses.replace(
         append,
         batches=_renamed(append.batches, spelled),
@@ -78,26 +78,31 @@ def _renamed(by_topic: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[st
     if len(renamed) < len(by_topic):
         twice = next(name for name in renamed if sum(spelled[n] == name for n in by_topic) > 1)
         raise UsageError(
-            f"topic {twice!r} is named twice, in different cases", hint="names of topics ignore case"
+            f"topic {twice!r} is given twice, in different case",
+            hint="names of topics ignore case",
+            topic=twice,
+            reason="given-twice",
         )
     return renamed
 
 
 def check_topic_name(name: str, topics: Collection[str], entries: Mapping[EntryKey, Entry]) -> None:
     """Raise TopicExistsError if a new topic cannot have this name."""
-    if alike := spellings(topics, name):
+    if alike := names_alike(topics, name):
         _refuse_name(name, "topic", alike[0], "CREATE TOPIC IF NOT EXISTS, or choose another name")
     for kind in RELATIONS:
         if found := entries.get(entry_key(kind, name)):
-            _refuse_name(name, kind, found.name, "topics and views share their names; choose another name")
+            _refuse_name(name, kind, found.name, "topics and views cannot have the same name; choose another")
 
 
 def _refuse_name(name: str, kind: str, there: str, hint: str) -> None:
     raise TopicExistsError(
         f"{kind} {there!r} exists already"
-        + ("" if there == name else f", and {name!r} differs from it by case alone"),
+        + ("" if there == name else f", and {name!r} differs from it only in case"),
         hint=hint,
         topic=name,
+        kind=kind,
+        existing=there,
     )
 
 
@@ -107,8 +112,8 @@ def check_entry(
     """Raise ConflictError unless the entry stored under this kind and name is the one that the caller expects to replace."""
     kind, name = entry
     found = entries.get(entry_key(kind, name))
-    if found is None and kind in RELATIONS and (alike := spellings(topics, name)):
-        _refuse_name(name, "topic", alike[0], f"topics and {kind}s share their names; choose another name")
+    if found is None and kind in RELATIONS and (alike := names_alike(topics, name)):
+        _refuse_name(name, "topic", alike[0], f"topics and {kind}s cannot have the same name; choose another")
     if (found.sequence if found else None) != expect:
         raise _conflict(kind, name, found, expect)
 
@@ -124,14 +129,14 @@ def check_drop(entry: tuple[str, str], entries: Mapping[EntryKey, Entry], expect
 def _conflict(kind: str, name: str, found: Entry | None, expect: int | None) -> ConflictError:
     if found is None:
         message = f"there is no {kind} {name!r}"
-        hint = "it was dropped, or never made"
+        hint = "it was dropped or never created"
     else:
         message = (
             f"{kind} {found.name!r} exists already"
             if expect is None
-            else f"{kind} {found.name!r} was changed"
+            else f"{kind} {found.name!r} was changed by another process"
         )
-        hint = "look at it again, and decide anew"
+        hint = "read it again, and decide again"
     return ConflictError(
         message, hint=hint, kind=kind, name=name, expected=expect, actual=found.sequence if found else None
     )
@@ -140,11 +145,13 @@ def _conflict(kind: str, name: str, found: Entry | None, expect: int | None) -> 
 def plain_document(kind: str, name: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a document as it reads back from JSON; UsageError if it is not plain JSON."""
     if not kind or not name:
-        raise UsageError(f"an entry has a kind and a name, not {kind!r} and {name!r}")
+        raise UsageError(f"an entry needs a kind and a name, not {kind!r} and {name!r}", kind=kind, name=name)
     try:
         text = orjson.dumps(dict(document))
     except (orjson.JSONEncodeError, TypeError, ValueError) as error:
-        raise UsageError(f"the document of {kind} {name!r} is not plain JSON: {error}") from None
+        raise UsageError(
+            f"the document of {kind} {name!r} is not plain JSON: {error}", kind=kind, name=name
+        ) from None
     plain: dict[str, Any] = orjson.loads(text)
     return plain
 
@@ -159,31 +166,40 @@ def check_new(topic: TopicDefinition) -> None:
     check_free(topic.name)
     if "." in topic.name:
         raise SchemaError(
-            f"{topic.name!r} is the name of a queue's dead messages",
-            hint="use letters, digits and underscores; ws.queue makes the topic of its dead messages itself",
+            f"topic name {topic.name!r} is reserved for the dead-letter topic of a queue",
+            hint="use letters, digits and underscores; ws.queue creates the dead-letter topic",
+            topic=topic.name,
+            reason="reserved-name",
         )
 
 
-def check_left(topic: TopicDefinition) -> None:
+def check_alterable(topic: TopicDefinition) -> None:
     """Raise UsageError if a topic must not be changed."""
-    if topic.name in TELLING:
-        raise UsageError(f"topic {topic.name!r} says what was deleted, and stays as it is", topic=topic.name)
+    if topic.name in DELETION_TOPICS:
+        raise UsageError(
+            f"topic {topic.name!r} is the record of deletions and cannot be changed",
+            topic=topic.name,
+            reason="record-of-deletions",
+        )
 
 
 def check_written(topic: TopicDefinition) -> None:
     """Raise UsageError if only the workspace, or the queue that a topic belongs to, may write to it."""
-    if is_kept(topic.name):
+    if is_system_topic(topic.name):
         raise UsageError(
-            f"topic {topic.name!r} is written by the workspace itself, and by nobody else",
-            hint="it is read like any other",
+            f"topic {topic.name!r} is written by the workspace only",
+            hint="it can be read like any other topic",
             topic=topic.name,
+            reason="system-topic",
         )
     if "." in topic.name:
         queue = topic.name.partition(".")[0]
         raise UsageError(
-            f"topic {topic.name!r} has the dead messages of queue {queue!r}, and nobody else writes it",
-            hint=f"append to the queue's own topic; `headwater queue show {queue}` says which that is",
+            f"topic {topic.name!r} is the dead-letter topic of queue {queue!r} and is written by it only",
+            hint=f"append to the topic of the queue, which `headwater queue show {queue}` names",
             topic=topic.name,
+            queue=queue,
+            reason="dead-letter-topic",
         )
 
 
@@ -192,7 +208,8 @@ def check_excision(topic: TopicDefinition) -> None:
     if topic.versioned_by is not None:
         raise UsageError(
             f"records of topic {topic.name!r} cannot be excised: it is event-sourced (versioned_by = {topic.versioned_by!r})",
-            detail="every event of an aggregate is needed to rebuild it, and their number is what writers go by",
-            hint="declare the columns that must be erasable PRIVATE BY a subject, and forget the subject",
+            detail="every event of an aggregate is needed to rebuild it, and writers expect the number of its events",
+            hint="declare columns that must be erasable PRIVATE BY a subject, and forget the subject",
             topic=topic.name,
+            reason="event-sourced",
         )

@@ -46,7 +46,9 @@ class Transaction:
         """
         if self._stage is None:
             raise UsageError(
-                "a transaction takes rows inside its with block", hint="with ws.transaction() as tx: ..."
+                "a transaction takes rows only inside its with block",
+                hint="with ws.transaction() as tx: ...",
+                reason="not-open",
             )
         if self._failed is not None:
             raise _broken(self._failed)
@@ -83,7 +85,8 @@ def _broken(cause: BaseException) -> UsageError:
     return UsageError(
         "the transaction cannot be committed: an append of it failed",
         detail=f"nothing of it is written; the append failed with: {str(cause).splitlines()[0] if str(cause) else cause!r}",
-        hint="let the error leave the with block, and begin a new transaction with the rows that fit",
+        hint="let the error leave the with block, and begin a new transaction with rows that fit",
+        reason="failed",
     )
 
 
@@ -92,8 +95,10 @@ def check_consumer(commit: Any) -> Consumer | None:
     if commit is None or isinstance(commit, Consumer):
         return commit
     raise UsageError(
-        f"commit is a cursor or a member of a group, not {commit!r}",
+        f"commit must be a cursor or a member of a group, not {commit!r}",
         hint='ws.append(..., commit=ws.topic("clicks").cursor("mailer"))',
+        argument="commit",
+        value=commit,
     )
 
 

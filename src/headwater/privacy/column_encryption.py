@@ -30,7 +30,7 @@ _BEGIN = _HEAD_BYTES + NONCE_BYTES
 _CODE_NONCE = b"value codes "
 
 
-def veil(batch: pa.RecordBatch, topic: TopicDefinition, keys: SubjectKeys) -> pa.RecordBatch:
+def encrypt_columns(batch: pa.RecordBatch, topic: TopicDefinition, keys: SubjectKeys) -> pa.RecordBatch:
     """Return rows as they are stored: private columns encrypted. New keys are durable before it returns."""
     private = [(column, subject) for column, subject in topic.private if column in batch.schema.names]
     if not private:
@@ -43,8 +43,8 @@ def veil(batch: pa.RecordBatch, topic: TopicDefinition, keys: SubjectKeys) -> pa
     for column, subject in private:
         numbers, places = subjects[subject]
         at = batch.schema.get_field_index(column)
-        sealed = _sealed(_bytes_of(batch.column(at)), numbers, places, keys, _bound(topic, column))
-        batch = batch.set_column(at, pa.field(column, pa.binary()), sealed)
+        encrypted = _encrypted(_bytes_of(batch.column(at)), numbers, places, keys, _bound(topic, column))
+        batch = batch.set_column(at, pa.field(column, pa.binary()), encrypted)
     return batch
 
 
@@ -63,7 +63,7 @@ def _numbers(
     return keys.of(encoded.dictionary.to_pylist()), places
 
 
-def _sealed(
+def _encrypted(
     values: pa.Array, numbers: Sequence[int], places: npt.NDArray[np.int64], keys: SubjectKeys, bound: bytes
 ) -> pa.Array:
     ciphers = [keys.cipher(number) for number in numbers]
@@ -103,14 +103,14 @@ def _code_key(keys: SubjectKeys, number: int) -> bytes:
 
 
 def stored_columns(columns: Sequence[str], topic: TopicDefinition) -> list[str]:
-    """Return the stored columns to read so that `unveil` can return `columns`."""
+    """Return the stored columns to read so that `decrypt_columns` can return `columns`."""
     if FORGOTTEN not in columns or not topic.private:
         return list(columns)
     wanted = [name for name in columns if name != FORGOTTEN]
     return [*wanted, *(column for column, _ in topic.private if column not in wanted)]
 
 
-def unveil(
+def decrypt_columns(
     batch: pa.RecordBatch, topic: TopicDefinition, keys: SubjectKeys, columns: Sequence[str]
 ) -> pa.RecordBatch:
     """Return the `columns` of stored rows as readers see them: private ones decrypted, or NULL if their key was destroyed."""
@@ -154,14 +154,15 @@ def _opened(
         ]
     except InvalidTag:
         raise CorruptionError(
-            f"a value of {bound.decode()} is not what was encrypted",
-            hint="the record was copied from elsewhere, or its key is another's; other columns can be read",
+            f"a value of {bound.decode()} cannot be decrypted: it does not match its key",
+            hint="the record was damaged, or copied from another place or workspace; other columns can be read",
+            reason="decryption",
         ) from None
     missing = np.array([cipher is None for cipher in ciphers], bool) & (unique != 0)
     return values, missing[places]
 
 
-def seal(data: bytes, number: int, keys: SubjectKeys, bound: bytes) -> bytes | None:
+def encrypt(data: bytes, number: int, keys: SubjectKeys, bound: bytes) -> bytes | None:
     """Encrypt bytes like a value, with `bound` as authenticated data; None if the key was destroyed."""
     cipher = keys.cipher(number)
     if cipher is None:
@@ -170,8 +171,8 @@ def seal(data: bytes, number: int, keys: SubjectKeys, bound: bytes) -> bytes | N
     return _MADE + number.to_bytes(8, "little") + nonce + cipher.encrypt(nonce, data, bound)
 
 
-def unseal(data: bytes, keys: SubjectKeys, bound: bytes) -> bytes | None:
-    """Decrypt bytes that `seal` encrypted; None if the key was destroyed since."""
+def decrypt(data: bytes, keys: SubjectKeys, bound: bytes) -> bytes | None:
+    """Decrypt bytes that `encrypt` encrypted; None if the key was destroyed since."""
     (value,), _ = _opened(pa.array([data], pa.binary()), keys, bound)
     return value
 

@@ -96,9 +96,9 @@ class KeyFiles:
 
     def is_current(self) -> bool:
         """Whether no process has changed anything since the last `read`. Costs a stat of two files."""
-        return self._look() == self._version
+        return self._stamp() == self._version
 
-    def _look(self) -> tuple[int, int, int]:
+    def _stamp(self) -> tuple[int, int, int]:
         """Return a stamp of the files that differs whenever another process has changed something."""
         return (self._storage.inode(KEYS), self._size(KEYS), self._size(FORGOTTEN))
 
@@ -107,7 +107,7 @@ class KeyFiles:
 
     def read(self) -> None:
         """Under the lock: read new slots and lines, or all if keys were rewrapped. KeyStoreError if they are damaged."""
-        now = self._look()
+        now = self._stamp()
         if now[0] != self._version[0]:
             self.begin()  # keys were rewrapped
         self._read_lines(now[2])
@@ -128,7 +128,10 @@ class KeyFiles:
             if magic != MAGIC or number != self.count + place + 1 or not _holds(data, at, slot[-1]):
                 bad = place if bad is None else bad
             elif bad is not None:
-                raise self.damaged(f"the slot of key {self.count + bad + 1} is not what was written")
+                number = self.count + bad + 1
+                raise self.damaged(
+                    f"the slot of key {number} fails its checks", reason="damaged-slot", key=number
+                )
             elif state == LIVE:
                 self.numbers[digest] = number
         # incomplete slots at the end were left by a process that died before it used them
@@ -153,7 +156,7 @@ class KeyFiles:
                 )
             except (ValueError, KeyError, TypeError):
                 where = f"line {len(self.forgotten) + 1} of {FORGOTTEN!r}"
-                raise self.damaged(f"{where} is not what was written") from None
+                raise self.damaged(f"{where} cannot be parsed", reason="damaged-line") from None
             self.forgotten.append(one)
             if self.numbers.get(digest_of(one.subject)) in one.ids:
                 del self.numbers[digest_of(one.subject)]
@@ -170,12 +173,13 @@ class KeyFiles:
         """Return every slot, in order."""
         return list(SLOT.iter_unpack(self._storage.read(KEYS)[: self.count * SLOT.size]))
 
-    def damaged(self, what: str) -> KeyStoreError:
-        """Return the error for files that are not what was written."""
+    def damaged(self, what: str, **facts: Any) -> KeyStoreError:
+        """Return the error for damaged files."""
         return KeyStoreError(
             f"the keys in {self._storage.root} are damaged: {what}",
-            hint="bring the folder back from where it is kept safe; values of that key cannot be read without it",
+            hint="restore the folder of keys from its backup; values of the damaged key cannot be read without it",
             folder=str(self._storage.root),
+            **facts,
         )
 
     # --- changing, under the lock ----------------------------------------------------------------------------------
@@ -189,7 +193,7 @@ class KeyFiles:
         self._storage.sync_dir(".")
         self.numbers.update(zip(digests, range(self.count + 1, self.count + 1 + len(slots)), strict=True))
         self.count += len(slots)
-        self._version = self._look()
+        self._version = self._stamp()
 
     def replace(self, slots: Sequence[bytes]) -> None:
         """Replace the file of slots atomically."""
@@ -247,8 +251,9 @@ def _wait_for(file: File, where: Callable[[], Any]) -> None:
     while not file.try_lock():
         if time.monotonic() - since > _LOCK_TIMEOUT_S:
             raise KeyStoreError(
-                f"the keys in {where()} are held by a process that does not move",
+                f"the lock on the keys in {where()} is held by a process that does not release it",
                 hint="end that process",
+                reason="locked",
                 folder=str(where()),
             )
         time.sleep(0.001)

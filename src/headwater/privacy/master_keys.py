@@ -30,7 +30,7 @@ ANSWER_WITHIN_S = 20.0
 """Timeout for an answer of the service; shorter than the timeout of others that wait for the lock held meanwhile."""
 
 
-class Wrapping(Protocol):
+class Kms(Protocol):
     """A key management service, or a client of one: it holds a key that never leaves it.
 
     Its exceptions are reported as KeyServiceError, and the call is retried when the key is next needed. Both methods may be
@@ -53,18 +53,18 @@ class NamedService:
 
     def __init__(self, named: str) -> None:
         self._named = named
-        self._found: Wrapping | None = None
+        self._loaded: Kms | None = None
 
     def wrap(self, key: bytes) -> bytes:
-        """See `Wrapping.wrap`."""
+        """See `Kms.wrap`."""
         return self._service().wrap(key)
 
     def unwrap(self, wrapped: bytes) -> bytes:
-        """See `Wrapping.unwrap`."""
+        """See `Kms.unwrap`."""
         return self._service().unwrap(wrapped)
 
-    def _service(self) -> Wrapping:
-        if self._found is None:
+    def _service(self) -> Kms:
+        if self._loaded is None:
             module, _, name = self._named.partition(":")
             if (here := os.getcwd()) not in sys.path:
                 sys.path.insert(0, here)
@@ -72,22 +72,23 @@ class NamedService:
                 found: Any = getattr(importlib.import_module(module), name)
             except (ImportError, AttributeError, ValueError) as error:
                 raise KeyStoreError(
-                    f"there is no key management service {self._named!r}: {error}",
-                    hint=f"{KMS_VARIABLE}=my_module:service names an object with wrap and unwrap, or a function that gives one",
+                    f"the key management service {self._named!r} cannot be loaded: {error}",
+                    hint=f"{KMS_VARIABLE}=my_module:service names an object with wrap and unwrap, or a function that returns one",
+                    reason="unknown-service",
                 ) from error
             is_service = hasattr(found, "unwrap") and not isinstance(found, type)
-            self._found = found if is_service else found()
-        return self._found
+            self._loaded = found if is_service else found()
+        return self._loaded
 
 
-class Masters:
+class MasterKeys:
     """The master keys in a folder. Writers must hold the folder's lock."""
 
-    def __init__(self, storage: Storage, wrapping: Wrapping | None) -> None:
+    def __init__(self, storage: Storage, kms: Kms | None) -> None:
         self._storage = storage
-        self._wrapping = wrapping
+        self._kms = kms
         self._keys: dict[int, bytes] = {}
-        self._silent_until = 0.0
+        self._not_before = 0.0
         """Time on the monotonic clock before which a service that timed out is not asked again."""
 
     def exist(self) -> bool:
@@ -96,11 +97,11 @@ class Masters:
 
     def current(self) -> int:
         """Return the number of the master key for new keys. Does not ask the service."""
-        return int(self._said()["current"])
+        return int(self._document()["current"])
 
     def checked(self, number: int) -> bool:
         """Whether the file has a digest that detects a wrong key from the service for this number."""
-        return str(number) in self._said().get("checks", {})
+        return str(number) in self._document().get("checks", {})
 
     def get(self, number: int) -> bytes | None:
         """Return a master key in plain; None if the file has none with this number."""
@@ -110,25 +111,27 @@ class Masters:
 
     def all(self) -> dict[int, bytes]:
         """Return every master key, in plain."""
-        said = self._said()
+        said = self._document()
         kept = {int(number): bytes.fromhex(key) for number, key in said["keys"].items()}
         if said["wrapped"]:
             kept = {number: self._unwrapped(wrapped) for number, wrapped in kept.items()}
         for number, key in kept.items():
             check = said.get("checks", {}).get(str(number))
             if len(key) != KEY_BYTES or (check is not None and check != _check(key)):
-                raise self._wrong(said["wrapped"], f"master key {number}")
+                raise self._wrong_answer(said["wrapped"], f"master key {number}", operation="unwrap")
         return kept
 
     def wrapped(self, keys: Mapping[int, bytes]) -> dict[int, bytes]:
         """Return master keys in their stored form, after verifying that the service unwraps them."""
-        if self._wrapping is None:
+        if self._kms is None:
             return dict(keys)
         made = {}
         for number, key in keys.items():
-            wrapped = self._asked("wrap", self._wrapping.wrap, key)
+            wrapped = self._call("wrap", self._kms.wrap, key)
             if not wrapped or key in wrapped or self._unwrapped(wrapped) != key:
-                raise self._wrong(True, "a key that it has just wrapped")
+                raise self._wrong_answer(
+                    True, "it does not unwrap the key that it has just wrapped", operation="wrap"
+                )
             made[number] = wrapped
         return made
 
@@ -137,19 +140,20 @@ class Masters:
         said = {
             "format": 1,
             "current": current,
-            "wrapped": self._wrapping is not None,
+            "wrapped": self._kms is not None,
             "keys": {str(number): wrapped[number].hex() for number in keys},
             "checks": {str(number): _check(key) for number, key in keys.items()},
         }
         self._storage.write_atomic(MASTER, orjson.dumps(said))
         self._keys = dict(keys)
 
-    def _said(self) -> dict[str, Any]:
+    def _document(self) -> dict[str, Any]:
         if not self.exist():
             raise self._error(
                 KeyStoreError,
                 f"the master key in {self._storage.root} is missing",
-                hint="bring the folder back from where it is kept safe; no private value can be read without it",
+                hint="restore the folder of keys from its backup; no private value can be read without it",
+                reason="missing-master-key",
             )
         try:
             said: dict[str, Any] = orjson.loads(self._storage.read(MASTER))
@@ -161,26 +165,28 @@ class Masters:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self._error(
                 KeyStoreError,
-                f"the file {MASTER!r} in {self._storage.root} is not what was written",
-                hint="bring the folder back from where it is kept safe; no private value can be read without it",
+                f"the file {MASTER!r} in {self._storage.root} is damaged",
+                hint="restore the folder of keys from its backup; no private value can be read without it",
+                reason="damaged-master-key",
             ) from None
         return said
 
     # --- the service -----------------------------------------------------------------------------------------------
 
     def _unwrapped(self, wrapped: bytes) -> bytes:
-        if self._wrapping is None:
+        if self._kms is None:
             raise self._error(
                 KeyStoreError,
-                f"the master key in {self._storage.root} is wrapped by a key management service, and none is given",
-                hint=f"hw.open(..., kms=...) with the service that it was made with, or {KMS_VARIABLE}=module:name",
+                f"the master key in {self._storage.root} is wrapped by a key management service, but none is configured",
+                hint=f"pass the service that wrapped it: hw.open(..., kms=...), or {KMS_VARIABLE}=module:name",
+                reason="no-service",
             )
-        return self._asked("unwrap", self._wrapping.unwrap, wrapped)
+        return self._call("unwrap", self._kms.unwrap, wrapped)
 
-    def _asked(self, what: str, call: Callable[[bytes], bytes], data: bytes) -> bytes:
+    def _call(self, what: str, call: Callable[[bytes], bytes], data: bytes) -> bytes:
         """Return the service's answer. It is asked in a separate thread, which is abandoned at the timeout."""
-        if time.monotonic() < self._silent_until:
-            raise self._silence(what)
+        if time.monotonic() < self._not_before:
+            raise self._timeout_error(what)
         answers: list[tuple[Any, Exception | None]] = []
 
         def ask() -> None:
@@ -193,45 +199,59 @@ class Masters:
         thread.start()
         thread.join(ANSWER_WITHIN_S)
         if not answers:
-            self._silent_until = time.monotonic() + ANSWER_WITHIN_S
-            raise self._silence(what)
+            self._not_before = time.monotonic() + ANSWER_WITHIN_S
+            raise self._timeout_error(what)
         answer, error = answers[0]
         if isinstance(error, KeyStoreError):
             raise error
         if error is not None:
             raise self._error(
                 KeyServiceError,
-                f"the key management service did not {what} the master key: {type(error).__name__}: {error}",
-                detail=f"nothing was changed; private values of {self._storage.root} are neither read nor written meanwhile",
-                hint="it is asked again by the next call that needs it",
+                f"the key management service failed to {what} the master key: {type(error).__name__}: {error}",
+                detail=f"nothing was changed; until it works again, private values of {self._storage.root} cannot be read or written",
+                hint="the next call that needs the key asks again",
+                reason="failed",
+                operation=what,
             ) from error
         if not isinstance(answer, (bytes, bytearray, memoryview)):
-            raise self._wrong(True, f"{type(answer).__name__} where bytes were expected")
+            raise self._wrong_answer(
+                True,
+                f"{what} returned {type(answer).__name__}, expected bytes",
+                reason="not-bytes",
+                operation=what,
+            )
         return bytes(answer)
 
-    def _silence(self, what: str) -> KeyStoreError:
+    def _timeout_error(self, what: str) -> KeyStoreError:
         return self._error(
             KeyServiceError,
-            f"the key management service has not answered for {ANSWER_WITHIN_S:g} s, asked to {what} the master key",
-            detail=f"nothing was changed; private values of {self._storage.root} are neither read nor written meanwhile",
-            hint="see that it can be reached from here; it is asked again in a while",
+            f"the key management service did not {what} the master key within {ANSWER_WITHIN_S:g} s",
+            detail=f"nothing was changed; until it answers, private values of {self._storage.root} cannot be read or written",
+            hint="check that this machine can reach it; it is asked again later",
+            reason="timeout",
+            operation=what,
         )
 
-    def _wrong(self, by_service: bool, what: str) -> KeyStoreError:
+    def _wrong_answer(
+        self, by_service: bool, what: str, reason: str = "wrong-answer", **facts: Any
+    ) -> KeyStoreError:
         if not by_service:
             return self._error(
                 KeyStoreError,
-                f"{what} in {self._storage.root} is not what was written",
-                hint="bring the folder back from where it is kept safe",
+                f"{what} in {self._storage.root} is damaged",
+                hint="restore the folder of keys from its backup",
+                reason="damaged-master-key",
             )
         return self._error(
             KeyStoreError,
-            f"the key management service gives another answer than it must: {what}",
-            detail="nothing was changed: what would be encrypted by another key could not be read again",
-            hint=f"hw.open(..., kms=...) with the service, and the key there, that {self._storage.root} was made with",
+            f"the key management service gave a wrong answer: {what}",
+            detail="nothing was changed, because values encrypted by a wrong key could not be decrypted again",
+            hint=f"hw.open(..., kms=...) with the service, and its key, that wrapped the keys in {self._storage.root}",
+            reason=reason,
+            **facts,
         )
 
-    def _error(self, kind: type[KeyStoreError], message: str, **more: str) -> KeyStoreError:
+    def _error(self, kind: type[KeyStoreError], message: str, **more: Any) -> KeyStoreError:
         return kind(message, **more, folder=str(self._storage.root))
 
 

@@ -37,8 +37,8 @@ from headwater.core.clock import Clock, Microseconds
 from headwater.core.errors import KeyStoreError, UsageError
 from headwater.core.storage import Storage
 from headwater.privacy.key_files import LIVE, MAGIC, Forgetting, KeyFiles, digest_of, packed
-from headwater.privacy.master_keys import KEY_BYTES, Masters
-from headwater.privacy.master_keys import Wrapping as Wrapping
+from headwater.privacy.master_keys import KEY_BYTES, MasterKeys
+from headwater.privacy.master_keys import Kms as Kms
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -87,9 +87,14 @@ class SubjectKeys(Protocol):
 
 def subject_text(subject: Any) -> str:
     """Return the text of a subject for its key: the same for 7 and '7', because topics may have either."""
-    hint = "it is the value of the column that others are PRIVATE BY: ws.forget(7)"
+    hint = "pass the value of the column that PRIVATE BY names: ws.forget(7)"
     if isinstance(subject, bool) or not isinstance(subject, (int, str)) or subject == "":
-        raise UsageError(f"a subject is a whole number or a text, not {subject!r}", hint=hint)
+        raise UsageError(
+            f"a subject must be an integer or a string, not {subject!r}",
+            hint=hint,
+            argument="subject",
+            value=subject,
+        )
     return kept_text(str(subject), "a subject", hint)
 
 
@@ -146,17 +151,17 @@ class FileKeys:
     `KeyFiles` has the files; this class wraps, unwraps and caches what they hold.
     """
 
-    def __init__(self, storage: Storage, clock: Clock, wrapping: Wrapping | None = None) -> None:
+    def __init__(self, storage: Storage, clock: Clock, kms: Kms | None = None) -> None:
         self._storage = storage
         self._clock = clock
-        self._wrapping = wrapping
+        self._kms = kms
         self._guard = threading.RLock()
         self._files = KeyFiles(storage)
         self._begin()
 
     def again(self) -> FileKeys:
         """Return an object for the same keys with its own lock, for a forked child."""
-        return FileKeys(self._storage, self._clock, self._wrapping)
+        return FileKeys(self._storage, self._clock, self._kms)
 
     @property
     def folder(self) -> Path:
@@ -182,7 +187,7 @@ class FileKeys:
         """Number of forgotten subjects whose keys are in no cache any more."""
         self._ciphers: dict[int, AESGCM] = {}
         self._unwrapped: dict[int, bytes] = {}
-        self._masters = Masters(self._storage, self._wrapping)
+        self._master_keys = MasterKeys(self._storage, self._kms)
         self._by_master: dict[int, AESGCM] = {}
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -227,10 +232,12 @@ class FileKeys:
                 return None
             if not 0 < number <= self._files.count:
                 raise KeyStoreError(
-                    f"key {number} is not in {self._storage.root}",
-                    detail="nothing was forgotten: the values are there, and the keys to them are not",
-                    hint="bring back the folder of keys that belongs to this workspace, or say where it is: "
+                    f"key {number} is missing from {self._storage.root}",
+                    detail="its subject was not forgotten: the encrypted values exist, but not the key to them",
+                    hint="restore the folder of keys that belongs to this workspace, or pass its path: "
                     'hw.open(..., keys="..."), or HEADWATER_KEYS',
+                    reason="missing-key",
+                    key=number,
                     folder=str(self._storage.root),
                 )
             if (key := self._unwrapped.get(number)) is None:
@@ -254,32 +261,38 @@ class FileKeys:
         cipher = self._master(master)
         if cipher is None:
             raise self._files.damaged(
-                f"master key {master}, by which key {number} is wrapped, is not among them"
+                f"master key {master}, which wraps key {number}, is missing",
+                reason="missing-master-key",
+                key=number,
             )
         try:
             return cipher.decrypt(nonce, wrapped, _bound(number, digest))
         except InvalidTag:
             self._by_master.clear()  # a service may have returned a wrong key: ask again next time
-            self._masters = Masters(self._storage, self._wrapping)
-            raise self._files.damaged(f"key {number} cannot be unwrapped") from None
+            self._master_keys = MasterKeys(self._storage, self._kms)
+            raise self._files.damaged(
+                f"key {number} cannot be unwrapped", reason="unwrap", key=number
+            ) from None
 
     # --- masters ---------------------------------------------------------------------------------------------------
 
     def _master(self, number: int) -> AESGCM | None:
-        if (found := self._by_master.get(number)) is None and (key := self._masters.get(number)) is not None:
+        if (found := self._by_master.get(number)) is None and (
+            key := self._master_keys.get(number)
+        ) is not None:
             found = self._by_master[number] = _cipher(key)
         return found
 
     def _current(self) -> int:
         """Under the lock: return the number of the master key for new keys; created if there is none and no key was wrapped by
         one."""
-        if not self._masters.exist():
+        if not self._master_keys.exist():
             if self._files.count:
-                raise self._files.damaged("the master key is missing")
+                raise self._files.damaged("the master key is missing", reason="missing-master-key")
             fresh = {1: os.urandom(KEY_BYTES)}
-            self._masters.write(1, fresh, self._masters.wrapped(fresh))
-        master = self._masters.current()
-        if not self._masters.checked(master):
+            self._master_keys.write(1, fresh, self._master_keys.wrapped(fresh))
+        master = self._master_keys.current()
+        if not self._master_keys.checked(master):
             self._try(master)
         return master
 
@@ -299,12 +312,12 @@ class FileKeys:
                 return 0
             self._files.overwrite_destroyed()
             number = self._current() + 1
-            keys = {**self._masters.all(), number: os.urandom(KEY_BYTES)}
-            wrapped = self._masters.wrapped(keys)  # the service is not needed after this
+            keys = {**self._master_keys.all(), number: os.urandom(KEY_BYTES)}
+            wrapped = self._master_keys.wrapped(keys)  # the service is not needed after this
             slots = self._files.slots()
-            self._masters.write(number, keys, wrapped)
+            self._master_keys.write(number, keys, wrapped)
             self._files.replace([self._rewrapped(slot, number) for slot in slots])
-            self._masters.write(number, {number: keys[number]}, wrapped)
+            self._master_keys.write(number, {number: keys[number]}, wrapped)
             self._files.begin()
             self._read()
             return len(self._files.numbers)
@@ -376,13 +389,15 @@ def nothing_kept(subject: str, forgotten: Sequence[Forgetting]) -> UsageError:
     before = next((one for one in reversed(forgotten) if one.subject == subject), None)
     if before is None:
         return UsageError(
-            f"there is nothing to forget of subject {subject!r}: no private value of theirs was ever kept",
-            hint="a subject is the value of the column that others are PRIVATE BY",
+            f"subject {subject!r} has no private values to forget",
+            hint="a subject is a value of the column that PRIVATE BY names",
+            reason="no-values",
             subject=subject,
         )
     return UsageError(
-        f"subject {subject!r} was forgotten already, and nothing of theirs was kept since",
-        hint="ws.deletions() tells of every forgetting, and what has become of it",
+        f"subject {subject!r} is already forgotten, and has no private values since",
+        hint="ws.deletions() lists every deletion and its progress",
+        reason="forgotten",
         subject=subject,
         number=before.number,
     )

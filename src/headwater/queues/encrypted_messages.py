@@ -12,18 +12,18 @@ import pyarrow as pa
 from headwater.catalog.definitions import TopicDefinition
 from headwater.core.json_csv import packed, unpacked
 from headwater.log.protocol import Log
-from headwater.privacy.column_encryption import unveil, veil
+from headwater.privacy.column_encryption import decrypt_columns, encrypt_columns
 
 
 def sealed(log: Log, topic: TopicDefinition, row: pa.RecordBatch) -> bytes:
     """Return a row of a topic as bytes, with its private values encrypted."""
-    return packed(veil(row, topic, log.keys))
+    return packed(encrypt_columns(row, topic, log.keys))
 
 
 def opened(log: Log, topic: TopicDefinition, body: bytes) -> pa.Table:
     """Return the row that `sealed` encoded; private values are NULL if their subject was forgotten since."""
     stored = unpacked(body).combine_chunks().to_batches()[0]
-    return pa.Table.from_batches([unveil(stored, topic, log.keys, stored.schema.names)])
+    return pa.Table.from_batches([decrypt_columns(stored, topic, log.keys, stored.schema.names)])
 
 
 def shown_row(topic: TopicDefinition, row: dict[str, object]) -> dict[str, object]:

@@ -7,9 +7,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from headwater.catalog.definitions import HIDDEN, TopicDefinition
+from headwater.catalog.definitions import METADATA_COLUMNS, TopicDefinition
 from headwater.catalog.rules import FORGOTTEN
-from headwater.catalog.view_definitions import VIEW_HIDDEN
+from headwater.catalog.view_definitions import VIEW_METADATA_COLUMNS
 from headwater.core.errors import HeadwaterError, SchemaError, UsageError
 from headwater.core.types import TIMESTAMP, format_type
 from headwater.spark_datasource.options import ReadSettings, ViewSettings
@@ -41,7 +41,7 @@ def spark_schema(topic: TopicDefinition, settings: ReadSettings) -> StructType:
 
 def column_type(topic: TopicDefinition, name: str) -> pa.DataType:
     """Return the type of a column of the topic, or of a metadata column."""
-    if name in HIDDEN or (name == FORGOTTEN and topic.private):
+    if name in METADATA_COLUMNS or (name == FORGOTTEN and topic.private):
         return _HIDDEN_TYPES[name]
     declared = topic.schema if name in topic.schema.names else topic.source_columns
     return declared.field(name).type
@@ -67,7 +67,7 @@ def view_schema(settings: ViewSettings) -> StructType:
     held = _held(settings)
     chosen = held.names
     if settings.columns:
-        extra = [name for name in VIEW_HIDDEN if settings.changes and name not in settings.columns]
+        extra = [name for name in VIEW_METADATA_COLUMNS if settings.changes and name not in settings.columns]
         chosen = [_column(held, name, settings.place.view).name for name in (*settings.columns, *extra)]
     return StructType([StructField(name, from_arrow_type(held.field(name).type)) for name in chosen])
 
@@ -125,7 +125,7 @@ def written_names(schema: StructType, topic: TopicDefinition) -> list[str]:
     known = {name.lower(): name for name in (*topic.schema.names, *(("_op",) if topic.keyed else ()))}
     for name in schema.names:
         if name.lower() not in known:
-            drop = [n for n in schema.names if n in HIDDEN and n.lower() not in known]
+            drop = [n for n in schema.names if n in METADATA_COLUMNS and n.lower() not in known]
             raise UsageError(
                 f"topic {topic.name!r} has no column {name!r} to write to",
                 hint=f"leave them out: df.drop({', '.join(map(repr, drop))})"
@@ -140,7 +140,7 @@ def _find(topic: TopicDefinition, name: str) -> str:
     lacks = {"_op"} if not topic.keyed else set()
     if topic.versioned_by is None:
         lacks.add("_version")
-    hidden = [name for name in HIDDEN if name not in lacks] + ([FORGOTTEN] if topic.private else [])
+    hidden = [name for name in METADATA_COLUMNS if name not in lacks] + ([FORGOTTEN] if topic.private else [])
     known = [*topic.schema.names, *hidden, *topic.source_columns.names]
     for each in known:
         if each.lower() == name.lower():

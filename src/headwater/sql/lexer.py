@@ -241,9 +241,11 @@ class Span:
     end: int
 
     def pointed(self, error: HeadwaterError, hint: str | None = None) -> StatementError:
-        """Return an error with this position added."""
+        """Return an error with this position added; its facts stay, but for a `line` and a `column`, which are the position."""
         hint = error.hint or hint
-        return pointing(self.text, self.start, self.end, error.message, hint=hint, because=error.detail)
+        found = pointing(self.text, self.start, self.end, error.message, hint=hint, because=error.detail)
+        found.facts = {**error.facts, **found.facts}
+        return found
 
 
 def pointing(

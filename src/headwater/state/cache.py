@@ -59,7 +59,7 @@ class RunCache:
         mapped."""
         self._held: OrderedDict[_Key, None] = OrderedDict()
         self._held_bytes = 0
-        self._let_go: set[tuple[str, int]] = set()
+        self._released: set[tuple[str, int]] = set()
         """Streams of runs that were cached in memory, evicted, and not opened since."""
         self._stamps: dict[str, Stamp | None] = {}
         """Stamps of files when this process wrote or first read them; None for files found damaged."""
@@ -75,7 +75,7 @@ class RunCache:
                 self._runs.move_to_end(key)
                 return run
         mapped = self.map(ref.file)
-        if key[:2] in self._let_go:
+        if key[:2] in self._released:
             self.touch(ref)
         try:
             if ref.length < CHECK_BYTES_MAX:
@@ -119,7 +119,7 @@ class RunCache:
                 self._maps.move_to_end(file)
                 return mapped
         name = f"{RUNS}/{file}"
-        self.known(file)
+        self.record_stamp(file)
         with translated(name), pa.memory_map(self._storage.path(name)) as opened:
             mapped = opened.read_buffer()
         with self._guard:
@@ -128,7 +128,7 @@ class RunCache:
                 self._maps.popitem(last=False)
         return mapped
 
-    def known(self, file: str) -> None:
+    def record_stamp(self, file: str) -> None:
         """Record the stamp of a file that this process has written, or is about to read for the first time."""
         if file not in self._stamps:
             stamp = self._storage.stamp(f"{RUNS}/{file}")
@@ -151,7 +151,7 @@ class RunCache:
         """Page in a run that this process has written: otherwise the first probe of each page pays for the page fault,
         which costs more than the search."""
         mapped = self.map(ref.file).slice(ref.offset, ref.length)
-        self._let_go.discard((ref.file, ref.offset))
+        self._released.discard((ref.file, ref.offset))
         if 0 < mapped.size < TOUCHED_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
             np.frombuffer(mapped, np.uint8)[:: os.sysconf("SC_PAGE_SIZE")].max()
 
@@ -159,7 +159,7 @@ class RunCache:
         """Release files that are gone, so that their disk space is freed once no reader uses them."""
         with self._guard:
             files = (
-                {key[0] for key in self._runs} | {*self._maps, *self._stamps} | {f for f, _ in self._let_go}
+                {key[0] for key in self._runs} | {*self._maps, *self._stamps} | {f for f, _ in self._released}
             )
         lost = {file for file in files if gone(file)}
         with self._guard:
@@ -168,7 +168,7 @@ class RunCache:
                 self._stamps.pop(file, None)
             for key in [key for key in self._runs if key[0] in lost]:
                 self._drop(key)
-            self._let_go = {stream for stream in self._let_go if stream[0] not in lost}
+            self._released = {stream for stream in self._released if stream[0] not in lost}
 
     def _hold(self, key: _Key, size: int) -> None:
         self._held[key] = None
@@ -187,7 +187,7 @@ class RunCache:
     def _drop(self, key: _Key) -> None:
         del self._runs[key]
         if key in self._held:
-            self._let_go.add(key[:2])
+            self._released.add(key[:2])
             del self._held[key]
             stream = self._streams[key[:2]]
             stream.runs -= 1

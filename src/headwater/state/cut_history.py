@@ -243,10 +243,11 @@ def _damaged(page: _Page, tick: int) -> CorruptionError:
     name = f"{CUTS}/{page.name}"
     return CorruptionError(
         f"{name} is damaged at byte {page.end}: the cut of tick {tick} cannot be read",
-        detail="it says when old ticks were made and what they covered; views and the log are not touched by this",
+        detail="the file has the times and the cuts of old ticks; views and the log are not affected",
         hint="restore the file from a backup if you need the times of old ticks",
         file=name,
         offset=page.end,
+        tick=tick,
     )
 
 

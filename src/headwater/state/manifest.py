@@ -232,7 +232,7 @@ class Manifest:
         """Parse the bytes of file `name`; raises CorruptionError, which names the file, if they are damaged, and
         NewerVersionError if the format is newer."""
         start = len(_PREFIX) + 16 + len(b'",\n')
-        if data.startswith(_PREFIXES) and data[len(_PREFIX) : len(_PREFIX) + 16] == _checksum(data[start:]):
+        if data.startswith(_PREFIXES) and data[len(_PREFIX) : start] == _checksum(data[start:]) + b'",\n':
             row = orjson.loads(data)
             return cls(
                 tick=row["tick"],
@@ -313,11 +313,12 @@ def _unreadable(data: bytes, name: str) -> CorruptionError | NewerVersionError:
             hint="upgrade Headwater: pip install -U headwater",
             found=found,
             supported=FORMAT,
+            file=name,
         )
     return CorruptionError(
-        f"{name} is damaged at byte 0: its checksum does not hold",
-        detail="it names the files of one tick; the log is not touched by this",
-        hint="`headwater rebuild` makes the views anew from the log",
+        f"{name} is damaged at byte 0: its checksum does not match",
+        detail="the file names the runs of one tick; the log is not affected",
+        hint="`headwater rebuild` rebuilds the views from the log",
         file=name,
         offset=0,
     )

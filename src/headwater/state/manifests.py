@@ -171,8 +171,8 @@ def _cut(manifest: Manifest) -> TickCut:
 
 def _lost(tick: int) -> FencedError:
     return FencedError(
-        f"another engine has committed tick {tick} already",
+        f"another engine has already committed tick {tick}",
         detail="nothing of this engine's tick was committed",
-        hint="stop this engine; the other goes on from the last committed tick",
+        hint="stop this engine; the other continues from the last committed tick",
         tick=tick,
     )

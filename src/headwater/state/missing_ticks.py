@@ -17,21 +17,21 @@ def tick_not_kept(tick: int, ticks: list[int]) -> TickNotKeptError:
     }
     if not ticks:
         return TickNotKeptError(
-            f"tick {tick} is not there: no tick was made yet",
-            hint="`headwater run --once` makes the first",
+            f"tick {tick} does not exist: no tick has been committed yet",
+            hint="`headwater run --once` commits the first",
             **facts,
         )
     if tick > ticks[-1]:
         return TickNotKeptError(
-            f"tick {tick} was not made yet: the newest is {ticks[-1]}",
-            hint="`headwater run --once` brings the views up to the log",
+            f"tick {tick} does not exist yet: the newest is {ticks[-1]}",
+            hint="`headwater run --once` updates the views",
             **facts,
         )
     first = next((kept for kept in ticks if kept > tick), ticks[-1])
     facts["first_available"] = first
     return TickNotKeptError(
         f"tick {tick} is no longer kept: the first available is {first}",
-        hint=f"ask for tick {first} or a later one",
+        hint=f"request tick {first} or a later one",
         **facts,
     )
 
@@ -39,10 +39,10 @@ def tick_not_kept(tick: int, ticks: list[int]) -> TickNotKeptError:
 def other_history(token: Token, found: str | None, ticks: list[int], what: str = "") -> OtherHistoryError:
     """Return the error for a tick whose id differs from the token's; `what` names what was read up to the token."""
     return OtherHistoryError(
-        f"tick {token.number} of this workspace is not the tick {token.number} that {what or 'the token'} is of",
-        detail=f"the token says {token}, and the tick has the id {found or 'of another history'}: an older copy of the "
-        "workspace was put back, and has gone on in another way",
-        hint="what was read up to that tick may be gone: read the contents as they are now, and follow the changes from there",
+        f"tick {token.number} of this workspace is not the tick {token.number} of {what or 'the token'}",
+        detail=f"the token is {token}, but the id of the tick is {found or 'different'}: an older copy of the workspace was "
+        "restored, and other ticks have been committed since",
+        hint="what was read up to that tick may no longer exist: read the current contents and follow the changes from there",
         token=str(token),
         found=found,
         tick=token.number,

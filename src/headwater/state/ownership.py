@@ -67,7 +67,7 @@ class Ownership:
     def check(self) -> None:
         """Raise FencedError if another engine has taken over, ClosedError after `release`."""
         if self._lock is None:
-            raise ClosedError("this engine has given the workspace back", hint="claim it again")
+            raise ClosedError("this engine has released the workspace", hint="claim it again")
         if (newest := current_epoch(self._storage)) != self.epoch or not self._lock.linked():
             raise fenced(self.epoch, newest)
 
@@ -135,7 +135,7 @@ def claim(storage: Storage, clock: Clock, *, stale_after_ms: float = STALE_AFTER
 
 def owner(storage: Storage) -> Owner | None:
     """Return the engine that runs on the workspace, None if there is none. A frozen engine has an old heartbeat."""
-    found = _look(storage, current_epoch(storage))
+    found = _read_owner(storage, current_epoch(storage))
     return found[0] if found else None
 
 
@@ -156,16 +156,18 @@ def fenced(epoch: int, newer: int) -> FencedError:
         return FencedError(
             f"the state of the workspace was deleted while its engine ran (epoch {epoch})",
             detail="nothing of the tick under way was committed",
-            hint="start the engine again: it makes the views anew from the log",
+            hint="start the engine again: it rebuilds the views from the log",
             epoch=epoch,
             newest=newer,
+            reason="state-deleted",
         )
     return FencedError(
         f"another engine has taken over: this one has epoch {epoch}, the newest is {newer}",
         detail="nothing of the tick under way was committed",
-        hint="stop this engine; the other goes on from the last committed tick",
+        hint="stop this engine; the other continues from the last committed tick",
         epoch=epoch,
         newest=newer,
+        reason="newer-engine",
     )
 
 
@@ -215,14 +217,14 @@ def _clear(storage: Storage, epoch: int) -> None:
 
 def _alive(storage: Storage, clock: Clock, epoch: int, stale_after_ms: float) -> Owner | None:
     """Return the engine of an epoch, if it runs and is not frozen."""
-    found = _look(storage, epoch)
+    found = _read_owner(storage, epoch)
     if found is None:
         return None
     # The lock is held, so the machine has not restarted: the heartbeat is on the same steady clock.
     return found[0] if clock.steady_ms() - found[1] <= stale_after_ms else None
 
 
-def _look(storage: Storage, epoch: int) -> tuple[Owner, float] | None:
+def _read_owner(storage: Storage, epoch: int) -> tuple[Owner, float] | None:
     """Return the engine of an epoch and its last heartbeat on the steady clock, if it holds its lock."""
     name = state_files.lock_name(epoch)
     try:
@@ -240,8 +242,8 @@ def _look(storage: Storage, epoch: int) -> tuple[Owner, float] | None:
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise CorruptionError(
             f"{name} is damaged at byte 0",
-            detail="it says which engine runs; views and the log are not touched by this",
-            hint="stop that engine, and start another",
+            detail="the file names the engine that runs; views and the log are not affected",
+            hint="stop that engine and start another",
             file=name,
             offset=0,
         ) from error
@@ -256,9 +258,9 @@ def _beat(clock: Clock) -> bytes:
 def _running(who: Owner) -> EngineRunningError:
     since = from_us(who.started_at)
     return EngineRunningError(
-        f"an engine runs on this workspace already: process {who.pid} on {who.host}, "
+        f"another engine is running on this workspace: process {who.pid} on {who.host}, "
         f"since {since:%Y-%m-%d %H:%M:%S} UTC",
-        hint="its ticks can be read and followed from here; to run another, stop that one first",
+        hint="this process can read and follow the engine's ticks; stop that engine to run another",
         pid=who.pid,
         host=who.host,
         since=since,

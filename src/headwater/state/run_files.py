@@ -98,7 +98,7 @@ class RunFile:
         return found
 
 
-def encode_together(runs: Sequence[Run], ticks: Sequence[tuple[int, int]]) -> RunFile:
+def encode_shared(runs: Sequence[Run], ticks: Sequence[tuple[int, int]]) -> RunFile:
     """Encode several non-empty runs with the same columns as one stream; `ticks` has the tick range of each."""
     whole = Run(
         np.concatenate([run.hashes for run in runs]),
@@ -145,16 +145,16 @@ def decode(file: pa.Buffer, ref: RunRef) -> Run:
     start = ref.offset - _HEADER.size
     magic, head, checksum, length, *fields = _HEADER.unpack(file.slice(start, _HEADER.size).to_pybytes())
     if magic != _MAGIC or length != ref.length or head > ref.length:
-        raise _damaged(ref, start, "there is no run where one should begin")
+        raise _damaged(ref, start, "no run begins here")
     top = file.slice(ref.offset, head).to_pybytes()
     if xxhash.xxh3_64_intdigest(_HEADER.pack(magic, head, 0, length, *fields) + top) != checksum:
-        raise _damaged(ref, start, "the checksum of a run's description does not hold")
+        raise _damaged(ref, start, "the checksum of the run's header does not match")
     # Faster than opening a stream: most runs have a schema that is already in the cache.
     schema = top[: _message_head(memoryview(top))]
     batch = pa.ipc.read_record_batch(file.slice(ref.offset + len(schema)), _schema(schema))
     if ref.shared:
         if batch.num_rows != ref.shared or ref.first + ref.rows > ref.shared:
-            raise _damaged(ref, start, "it does not have the rows that it should share with others")
+            raise _damaged(ref, start, "the shared stream does not have the rows of the run")
         batch = batch.slice(ref.first, ref.rows)
     return Run(
         batch.column(0).to_numpy(),
@@ -166,11 +166,9 @@ def decode(file: pa.Buffer, ref: RunRef) -> Run:
 def check(file: pa.Buffer, ref: RunRef) -> None:
     """Read all bytes of a run and verify its checksum."""
     if file.size < ref.end:
-        raise _damaged(ref, file.size, f"it ends at byte {file.size}, and a run should end at byte {ref.end}")
+        raise _damaged(ref, file.size, f"the file ends at byte {file.size}, the run at byte {ref.end}")
     if xxhash.xxh3_64_hexdigest(file.slice(ref.offset, ref.length)) != ref.checksum:
-        raise _damaged(
-            ref, ref.offset, f"the checksum of the run up to byte {ref.end} of the file does not hold"
-        )
+        raise _damaged(ref, ref.offset, f"the checksum of the run up to byte {ref.end} does not match")
 
 
 def _as_batch(run: Run) -> pa.RecordBatch:
@@ -201,7 +199,7 @@ def _schema(message: bytes) -> pa.Schema:
 
 def _refuse_if_short(file: pa.Buffer, ref: RunRef) -> None:
     if file.size < ref.end:
-        detail = f"it ends at byte {file.size}, and a run should end at byte {ref.end}"
+        detail = f"the file ends at byte {file.size}, the run at byte {ref.end}"
         raise _damaged(ref, file.size, detail)
 
 
@@ -210,7 +208,7 @@ def _damaged(ref: RunRef, byte: int, detail: str) -> CorruptionError:
     return CorruptionError(
         f"{name} is damaged at byte {byte}",
         detail=detail,
-        hint="`headwater rebuild` makes the views anew from the log",
+        hint="`headwater rebuild` rebuilds the views from the log",
         file=name,
         offset=byte,
     )

@@ -56,7 +56,7 @@ class StateStore:
         """Return the newest tick, or None before the first tick."""
         manifest = self._manifests.latest()
         if manifest is not None:
-            self.stored_runs.let_go_of_removed(manifest.tick)
+            self.stored_runs.release_removed(manifest.tick)
         return manifest
 
     def latest_whole(self) -> Manifest | None:
@@ -131,7 +131,7 @@ class StateStore:
         self._manifests.create(manifest)
         for writer in self._writers_of(manifest):
             for file in writer.files & manifest.files:
-                self.stored_runs.known(file)
+                self.stored_runs.record_stamp(file)
             self.abandon(writer)
         with contextlib.suppress(StorageError):  # the tick is committed; `collect` completes the cuts
             self._manifests.record_cuts()

@@ -94,22 +94,24 @@ class StoredRuns:
                 if ref.file in self._manifests.get(tick).files:
                     name = f"{state_files.RUNS}/{ref.file}"
                     return CorruptionError(
-                        f"{name} is missing, and tick {tick} names it",
-                        hint="`headwater rebuild` makes the views anew from the log",
+                        f"{name} is missing, but tick {tick} needs it",
+                        hint="`headwater rebuild` rebuilds the views from the log",
                         file=name,
                         offset=0,
+                        tick=tick,
+                        reason="missing",
                     )
         return tick_not_kept(ref.ticks[1], ticks)
 
-    def known(self, file: str) -> None:
+    def record_stamp(self, file: str) -> None:
         """Record the state of a file that this process wrote, to detect later modification."""
-        self._cache.known(file)
+        self._cache.record_stamp(file)
 
     def forget(self, chosen: Callable[[str], bool]) -> None:
         """Release files that are being removed."""
         self._cache.forget(chosen)
 
-    def let_go_of_removed(self, tick: int) -> None:
+    def release_removed(self, tick: int) -> None:
         """Release files removed by another process's collection: they use disk space as long as they are mapped here."""
         if tick - self._swept_at >= _FORGET_EVERY_TICKS:
             self._swept_at = tick

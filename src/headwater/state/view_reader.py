@@ -84,7 +84,7 @@ def view_state(manifest: Manifest, view: str) -> ViewState:
     if state is None:
         raise ViewUnavailableError(
             f"there is no view {view!r} at tick {manifest.tick}",
-            hint="`headwater views` lists those that are there",
+            hint="`headwater views` lists the views",
             view=view,
             status="missing",
             tick=manifest.tick,
@@ -92,14 +92,18 @@ def view_state(manifest: Manifest, view: str) -> ViewState:
         )
     if state.status == "live":
         return state
-    was = "it has not been part of any yet" if state.last_tick is None else f"the last was {state.last_tick}"
-    hint = "`headwater status` says how far it is"
+    was = (
+        "it has not been part of any tick yet"
+        if state.last_tick is None
+        else f"its last tick is {state.last_tick}"
+    )
+    hint = "`headwater status` shows its progress"
     if state.status == "stopped":
-        hint = "CREATE OR REPLACE it so that it can go on; on_error = 'divert' takes out rows that fail"
+        hint = "correct it with CREATE OR REPLACE; on_error = 'divert' leaves out rows that fail"
     if state.last_tick is not None:
         hint += f"; as_of={state.last_tick} reads its last contents"
     raise ViewUnavailableError(
-        f"view {view!r} is {state.status} and no part of tick {manifest.tick}: {was}",
+        f"view {view!r} is {state.status} and not part of tick {manifest.tick}: {was}",
         detail=state.reason,
         hint=hint,
         view=view,
@@ -119,9 +123,10 @@ def expanded(found: Delta, schema: pa.Schema, view: str) -> pa.Table:
     """Repeat every row by its weight."""
     if (found.weights < 0).any():
         raise CorruptionError(
-            f"view {view!r} holds a row fewer than zero times",
-            hint=f"`headwater verify` shows where it differs from its SELECT, `headwater rebuild {view}` mends it",
+            f"view {view!r} has a row with a negative count",
+            hint=f"`headwater verify` shows where it differs from its SELECT; `headwater rebuild {view}` corrects it",
             view=view,
+            reason="negative-count",
         )
     rows = found.rows
     if (found.weights != 1).any():
@@ -180,10 +185,12 @@ def _rebuilt(store: StateStore, state: ViewState, since: int, latest: Manifest) 
             break
         first -= 1
     return TickNotKeptError(
-        f"view {state.name!r} was built anew at tick {first}: changes before it are of another history",
-        hint=f"read the contents at tick {first} or later, and follow the changes from there",
+        f"view {state.name!r} was rebuilt at tick {first}: changes from before the rebuild cannot be followed",
+        hint=f"read the contents at tick {first} or later and follow the changes from there",
         tick=since,
         first_available=first,
         last_available=latest.tick,
         rebuilt_at=first,
+        view=state.name,
+        reason="rebuilt",
     )

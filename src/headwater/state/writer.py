@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from headwater.core.errors import StorageError
 from headwater.core.storage import File, Storage
 from headwater.operators.zset.runs import Run
-from headwater.state.run_files import RunFile, encode, encode_together
+from headwater.state.run_files import RunFile, encode, encode_shared
 from headwater.state.run_refs import RunRef
 from headwater.state.state_files import RUNS, FileOrigin, runs_name
 
@@ -55,16 +55,16 @@ class Writer:
             self._guarded(self._shared.write)
         return ref
 
-    def add_together(self, runs: Sequence[Run], *, ticks: Sequence[tuple[int, int]]) -> list[RunRef]:
+    def add_shared(self, runs: Sequence[Run], *, ticks: Sequence[tuple[int, int]]) -> list[RunRef]:
         """Add several small, non-empty runs with the same columns, stored as one stream; `ticks` has the tick range of
         each."""
         if len(runs) == 1:
             return [self.add(runs[0], ticks=ticks[0])]
         self._refuse_after_failure()
-        segment = encode_together(runs, ticks)
+        segment = encode_shared(runs, ticks)
         if self._shared is None:
             self._shared = self._grow()
-        refs = self._shared.add_together(segment, runs, ticks)
+        refs = self._shared.add_shared(segment, runs, ticks)
         if self._shared.pending_bytes > PENDING_BYTES_MAX:
             self._guarded(self._shared.write)
         return refs
@@ -122,7 +122,7 @@ class _Growing:
     def add(self, segment: RunFile) -> RunRef:
         return segment.at(self.name, self._place(segment))
 
-    def add_together(
+    def add_shared(
         self, segment: RunFile, runs: Sequence[Run], ticks: Sequence[tuple[int, int]]
     ) -> list[RunRef]:
         return segment.parts_at(self.name, self._place(segment), runs, ticks)

@@ -103,10 +103,10 @@ class IdlePartitions:
         )
         if moments:
             self._said_us[topic.name] = now_us
-            self._log.punctuate(topic.name, moments, silent_at={p: infos[p].end for p in moments})
+            self._log.punctuate(topic.name, moments, idle_at={p: infos[p].end for p in moments})
 
     def _expire(self, topic: str, timeout_us: Microseconds) -> None:
         now_us = self._clock.now_us()
-        for producer, promise in self._log.promises(topic).items():
+        for producer, promise in self._log.producer_watermarks(topic).items():
             if now_us - max(promise.heard_at, self._began_us) >= timeout_us:
-                self._log.retire(topic, producer, silent_since=promise.heard_at)
+                self._log.retire(topic, producer, idle_since=promise.heard_at)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.catalog.definitions import HIDDEN, TopicDefinition
+from headwater.catalog.definitions import METADATA_COLUMNS, TopicDefinition
 from headwater.core.arrow_bodies import StreamBounds, StreamError, StreamTooLargeError, read_stream
 from headwater.core.errors import UsageError
 from headwater.core.json_csv import UNREADABLE, InputRows, has_decimal, json_decoder, read_json, unreadable
@@ -35,7 +35,7 @@ memory."""
 OBJECT_BYTES = 100
 """Size of a value as a Python object: columns with a nested NOT NULL field are checked as Python objects."""
 
-_IGNORED = frozenset(name for name in HIDDEN if name != "_op")
+_IGNORED = frozenset(name for name in METADATA_COLUMNS if name != "_op")
 """Metadata columns that a read returns and an append cannot set."""
 
 

@@ -142,7 +142,7 @@ class Arrangements:
             for some in alike.values():
                 runs = [each.run for each in some]
                 ticks = [self._ticks] * len(runs)
-                for each, ref in zip(some, self.writer.add_together(runs, ticks=ticks), strict=True):
+                for each, ref in zip(some, self.writer.add_shared(runs, ticks=ticks), strict=True):
                     self._store.remember(ref, each.run)
                     each.added.ref = ref
         due: dict[str, Due] = {}

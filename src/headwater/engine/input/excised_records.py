@@ -25,7 +25,7 @@ from headwater.log.deletion_entries import DeletionEntry
 from headwater.log.protocol import Log
 from headwater.operators.zset.delta import concat_rows, take_rows
 from headwater.plan.relations.metadata_columns import every_hidden, fitted, read_records
-from headwater.privacy.column_encryption import unveil, veil
+from headwater.privacy.column_encryption import decrypt_columns, encrypt_columns
 
 FOLDER = "withdrawn"
 ROWS_MAX = 200_000
@@ -50,7 +50,7 @@ def keep(
         for batch in records_at(log, topic.name, partition, np.asarray(mine, np.int64), schema.names)
     ]
     with suppress(KeyStoreError):  # without keys, it is impossible to determine what views contain
-        rows = packed(veil(concat_rows(found, schema), topic, log.keys))
+        rows = packed(encrypt_columns(concat_rows(found, schema), topic, log.keys))
         storage.make_dirs(FOLDER)
         storage.write_atomic(_file(name), rows)
 
@@ -69,7 +69,7 @@ def kept(log: Log, storage: Storage, name: str, topic: TopicDefinition) -> pa.Re
         return None
     batch = concat_rows(stored.to_batches(), stored.schema)
     names = [column for column in schema.names if column != FORGOTTEN]
-    shown = unveil(batch.select(names), topic, log.keys, names)
+    shown = decrypt_columns(batch.select(names), topic, log.keys, names)
     columns = [batch.column(n) if n == FORGOTTEN else shown.column(n) for n in schema.names]
     if [column.type for column in columns] != schema.types:
         return None

@@ -129,7 +129,7 @@ class Compaction:
 
     def _written(self, runs: Sequence[Run], ticks: Sequence[tuple[int, int]]) -> list[RunRef]:
         if all(map(len, runs)):
-            return self._writer.add_together(runs, ticks=ticks)
+            return self._writer.add_shared(runs, ticks=ticks)
         return [self._writer.add(run, ticks=own) for run, own in zip(runs, ticks, strict=True)]
 
 

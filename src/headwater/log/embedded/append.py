@@ -39,9 +39,9 @@ from headwater.log.embedded.preconditions import (
 from headwater.log.protocol import Append, CursorMove, Producer
 from headwater.log.repeated_appends import RowSum, Sums, sums_of
 from headwater.log.routing import needs_ends, route
-from headwater.log.topic_names import no_topic, respell
+from headwater.log.topic_names import no_topic, with_canonical_topics
 from headwater.log.watermarks import event_times, watermark_after
-from headwater.privacy.column_encryption import veil
+from headwater.privacy.column_encryption import encrypt_columns
 from headwater.privacy.subject_keys import SubjectKeys
 
 FRAME_ROWS_MAX = 131_072
@@ -123,11 +123,11 @@ class Appender:
         self._keys = keys
         self._versions = versions
         self._clocks = clocks
-        self._gathering = GroupCommit(self._append_together)
+        self._group_commit = GroupCommit(self._append_group)
 
     def append(self, append: Append) -> Receipt:
         """See `Log.append`."""
-        append = self._spelled(append)
+        append = self._with_canonical_topics(append)
         rows = [
             self._prepare(name, list(batches), append.producer) for name, batches in append.batches.items()
         ]
@@ -139,13 +139,13 @@ class Appender:
             return Receipt({})
         request = AppendRequest(append, rows)
         while not request.done:
-            self._gathering.submit(request)
+            self._group_commit.submit(request)
             if not request.done:  # a fence voided the commit: prepare and append again
                 rows = [self._prepare(r.name, r.given, append.producer) for r in rows]
                 request = AppendRequest(append, rows)
         return request.receipt
 
-    def _append_together(self, requests: Sequence[AppendRequest]) -> None:
+    def _append_group(self, requests: Sequence[AppendRequest]) -> None:
         """Commit the appends of several threads, each as its own commit, under one lock and with one sync."""
         try:
             with nothing_written(), self._core.exclusive() as state:
@@ -193,7 +193,7 @@ class Appender:
 
         `totals` are the sums of the rows, if repeats are to be compared.
         """
-        append = respell(append, self._journal.state.topics)
+        append = with_canonical_topics(append, self._journal.state.topics)
         sums = sums_of(totals, self._keys) if totals else None
         while True:
             try:
@@ -248,11 +248,11 @@ class Appender:
 
     # --- before the lock -----------------------------------------------------------------------------------------
 
-    def _spelled(self, append: Append) -> Append:
+    def _with_canonical_topics(self, append: Append) -> Append:
         """Return the append with its topics spelled as declared; TopicNotFoundError if it has rows for a missing topic."""
         if any(name not in self._journal.state.topics for name in append.batches):
             self._journal.refresh()
-        append = respell(append, self._journal.state.topics)
+        append = with_canonical_topics(append, self._journal.state.topics)
         for name in append.batches:
             if name not in self._journal.state.topics:
                 raise no_topic(name, self._journal.state.topics)
@@ -275,7 +275,7 @@ class Appender:
         """Return conformed rows as they are stored: with the present columns, private columns encrypted. Adds them to
         `total`."""
         plain = adapt(rows, definition.row_schema)
-        stored = veil(plain, definition, self._keys)
+        stored = encrypt_columns(plain, definition, self._keys)
         if total is not None:
             total.add(plain, stored, self._keys)
         return stored
@@ -317,7 +317,7 @@ class Appender:
         if append.relaxed:
             sync = gather = False
         record = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
-        record |= _said_by(append, self._sums(rows))
+        record |= _producer_fields(append, self._sums(rows))
         ticket = self._core.commit(record, b"".join(blobs))
         for topic_rows in rows:
             self._versions.advance(state.topics[topic_rows.name], topic_rows.fresh)
@@ -420,8 +420,10 @@ class Appender:
                 touched = sorted(by_name[name].frames or {}) if name in by_name else []
                 if len(touched) != 1:
                     raise UsageError(
-                        f"expect={wanted} needs rows of topic {name!r} that go to one partition, not {len(touched)}",
+                        f"expect={wanted} needs rows for one partition of topic {name!r}, but they go to {len(touched)}",
                         hint="write expect={partition: offset}",
+                        topic=name,
+                        partitions=len(touched),
                     )
                 wanted = {touched[0]: wanted}
             check_offsets(name, wanted, {p: s.end for p, s in enumerate(topic.partitions)}, given)
@@ -467,7 +469,7 @@ class Appender:
             parts.append({**part, "a": ahead} if ahead else part)
         sync, _ = durability_of([state.topics[n].definition for n in names], self._core)
         record: dict[str, Any] = {"k": "append", "seq": seq, "at": at, "sync": sync, "parts": parts}
-        record |= _said_by(append, sums)
+        record |= _producer_fields(append, sums)
         ticket = self._core.commit(record)
         return receipt_of(state, parts, record), ticket, sync
 
@@ -584,7 +586,7 @@ def producer_json(producer: Producer) -> list[Any]:
     return [producer.name, producer.epoch, producer.sequence, *noted]
 
 
-def _said_by(append: Append, sums: Sums | None) -> dict[str, Any]:
+def _producer_fields(append: Append, sums: Sums | None) -> dict[str, Any]:
     """Return the fields of a record that describe the producer of an append, and the cursors that it moves."""
     said: dict[str, Any] = {}
     if append.producer is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headwater.core.clock import Clock
 from headwater.core.errors import UsageError
-from headwater.core.names import spelling
+from headwater.core.names import canonical_name
 from headwater.core.settings import LogSettings
 from headwater.core.storage import Storage
 from headwater.core.trusted_clock import TrustedClock
@@ -39,15 +39,15 @@ class LogFolder:
 
 def topic_of(state: JournalState, name: str) -> TopicState:
     """Return a topic by name, in any case; TopicNotFoundError."""
-    found = state.topics.get(spelled(state, name))
+    found = state.topics.get(canonical_topic(state, name))
     if found is None:
         raise no_topic(name, state.topics)
     return found
 
 
-def spelled(state: JournalState, name: str) -> str:
+def canonical_topic(state: JournalState, name: str) -> str:
     """Return a topic's name as it is declared; unchanged if there is no such topic."""
-    return spelling(state.topics, name) or name
+    return canonical_name(state.topics, name) or name
 
 
 def partition_of(topic: TopicState, number: int) -> PartitionState:
@@ -56,5 +56,7 @@ def partition_of(topic: TopicState, number: int) -> PartitionState:
         raise UsageError(
             f"topic {topic.definition.name!r} has no partition {number}",
             hint=f"its partitions are 0 to {len(topic.partitions) - 1}",
+            topic=topic.definition.name,
+            partition=number,
         )
     return topic.partitions[number]

@@ -22,7 +22,7 @@ from headwater.core.trusted_clock import TrustedClock
 from headwater.log.embedded.journal import commit_ids, recovery
 from headwater.log.embedded.journal.checkpoint import Checkpointing
 from headwater.log.embedded.journal.clock_file import KeptAnchors
-from headwater.log.embedded.journal.commit_outcome import not_known
+from headwater.log.embedded.journal.commit_outcome import outcome_unknown
 from headwater.log.embedded.journal.durability import SPIN_MS, Publisher
 from headwater.log.embedded.journal.flush import Flusher, Ticket, VoidedError
 from headwater.log.embedded.journal.follow_journal import JournalFollower
@@ -86,7 +86,7 @@ class Core:
         whole = Head(
             self.journal.number, file.size(), published.durable if published else 0, self.journal.boot
         )
-        if published == whole and self.journal.applied == whole.visible and not self.journal.mended:
+        if published == whole and self.journal.applied == whole.visible and not self.journal.repaired:
             return
         since = self.journal.clock_ms()
         while not file.try_lock():
@@ -111,7 +111,7 @@ class Core:
         finally:
             with contextlib.suppress(HeadwaterError, OSError, ValueError):
                 file.unlock()
-        if self.journal.mended:
+        if self.journal.repaired:
             with self.exclusive():
                 self._checkpointing.attempt(self.checkpoint)
 
@@ -179,7 +179,7 @@ class Core:
         if self.journal.applied < size:
             self.journal.findings.append(
                 f"{journal_name(self.journal.number)}: {size - self.journal.applied} bytes of an append that was never "
-                f"acknowledged were cut at byte {self.journal.applied}"
+                f"acknowledged were truncated at byte {self.journal.applied}"
             )
             file.truncate(self.journal.applied)
 
@@ -206,7 +206,7 @@ class Core:
                 file.truncate(start)
             raise
         ticket = Ticket(self.journal.number, start + len(data))
-        with not_known():
+        with outcome_unknown():
             if self.journal.left_behind():
                 self.next_journal.enter()
                 self.flusher.check_counted(ticket)
@@ -289,6 +289,6 @@ class Core:
                 self.storage, self.journal.state, self.journal.number, self.journal.applied
             )
         self.next_journal.begin()
-        self.journal.mended = False
+        self.journal.repaired = False
         self.next_journal.enter(unlock=True)
         recovery.clean(self.storage, self.journal.number)

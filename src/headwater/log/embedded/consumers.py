@@ -9,7 +9,7 @@ from typing import Any
 
 from headwater.core.errors import WorkspaceMissingError
 from headwater.log.embedded.append import move_json
-from headwater.log.embedded.base import LogFolder, spelled, topic_of
+from headwater.log.embedded.base import LogFolder, canonical_topic, topic_of
 from headwater.log.embedded.journal.journal_state import JournalState
 from headwater.log.embedded.preconditions import check_moves
 from headwater.log.group_assignment import share_out
@@ -25,12 +25,14 @@ class LogConsumers:
     def cursor(self, topic: str, name: str) -> CursorInfo | None:
         """See `Log.cursor`."""
         self._folder.journal.refresh()
-        return self._folder.journal.state.cursors.get((spelled(self._folder.journal.state, topic), name))
+        return self._folder.journal.state.cursors.get(
+            (canonical_topic(self._folder.journal.state, topic), name)
+        )
 
     def cursors(self, topic: str | None = None) -> Sequence[CursorInfo]:
         """See `Log.cursors`."""
         self._folder.journal.refresh()
-        wanted = None if topic is None else spelled(self._folder.journal.state, topic)
+        wanted = None if topic is None else canonical_topic(self._folder.journal.state, topic)
         return [c for (t, _), c in sorted(self._folder.journal.state.cursors.items()) if wanted in (None, t)]
 
     def create_cursor(self, topic: str, name: str, positions: Mapping[int, int], hold: bool) -> CursorInfo:
@@ -45,17 +47,19 @@ class LogConsumers:
             return {"k": "cursor", "topic": of, "name": name, "positions": plain, "hold": hold}
 
         self._folder.change(change)
-        return self._folder.journal.state.cursors[spelled(self._folder.journal.state, topic), name]
+        return self._folder.journal.state.cursors[canonical_topic(self._folder.journal.state, topic), name]
 
     def drop_cursor(self, topic: str, name: str) -> None:
         """See `Log.drop_cursor`."""
-        self._folder.change(lambda state: {"k": "uncursor", "topic": spelled(state, topic), "name": name})
+        self._folder.change(
+            lambda state: {"k": "uncursor", "topic": canonical_topic(state, topic), "name": name}
+        )
 
     def move_cursor(self, move: CursorMove) -> None:
         """See `Log.move_cursor`."""
 
         def change(state: JournalState) -> dict[str, Any]:
-            here = dataclasses.replace(move, topic=spelled(state, move.topic))
+            here = dataclasses.replace(move, topic=canonical_topic(state, move.topic))
             check_moves(state, [here])
             return {"k": "commit", "move": move_json(here)}
 
@@ -64,24 +68,26 @@ class LogConsumers:
     def group(self, topic: str, name: str) -> GroupInfo | None:
         """See `Log.group`."""
         self._folder.journal.refresh()
-        return self._folder.journal.state.groups.get((spelled(self._folder.journal.state, topic), name))
+        return self._folder.journal.state.groups.get(
+            (canonical_topic(self._folder.journal.state, topic), name)
+        )
 
     def beat(self, topic: str, group: str, member: str, timeout_ms: float) -> GroupInfo:
         """See `Log.beat`. A beat is written to a small file per member, unsynced: beats matter only until the machine
         restarts."""
-        topic = spelled(self._folder.journal.state, topic)
+        topic = canonical_topic(self._folder.journal.state, topic)
         beats = _beats_folder(topic, group)
         self._folder.storage.make_dirs(beats)
         self._write_beat(f"{beats}/{_safe(member)}", timeout_ms)
         self._folder.journal.refresh()
         known = self._folder.journal.state.groups.get((topic, group))
-        if known is None or member not in known.members or self._silent(known):
+        if known is None or member not in known.members or self._expired(known):
             self._folder.change(lambda state: self._regroup(state, topic, group, joins=member))
         return self._folder.journal.state.groups[topic, group]
 
     def release(self, topic: str, group: str, member: str, partitions: Sequence[int]) -> GroupInfo:
         """See `Log.release`."""
-        topic = spelled(self._folder.journal.state, topic)
+        topic = canonical_topic(self._folder.journal.state, topic)
 
         def change(state: JournalState) -> dict[str, Any] | None:
             known = state.groups.get((topic, group))
@@ -98,7 +104,7 @@ class LogConsumers:
 
     def leave(self, topic: str, group: str, member: str) -> None:
         """See `Log.leave`."""
-        topic = spelled(self._folder.journal.state, topic)
+        topic = canonical_topic(self._folder.journal.state, topic)
         self._folder.change(lambda state: self._regroup(state, topic, group, leaves=member))
         self._folder.storage.remove(f"{_beats_folder(topic, group)}/{_safe(member)}")
 
@@ -114,7 +120,7 @@ class LogConsumers:
         """Return the group's record after a member joined, left or timed out; None if nothing changes."""
         found = topic_of(state, topic)
         known = state.groups.get((topic, group)) or GroupInfo(topic, group, 0, (), {}, {})
-        gone = {leaves, *self._silent(known)} - {joins}
+        gone = {leaves, *self._expired(known)} - {joins}
         members = tuple(sorted(({*known.members} | ({joins} if joins else set())) - gone - {None}))
         if members == known.members:
             return None
@@ -133,9 +139,9 @@ class LogConsumers:
         with contextlib.closing(self._folder.storage.open(name, create=True)) as file:
             file.write_at(0, b"%024.3f %024.3f" % (self._folder.clock.steady_ms(), timeout_ms))
 
-    def _silent(self, group: GroupInfo) -> set[str]:
+    def _expired(self, group: GroupInfo) -> set[str]:
         """Return the members whose last beat is older than their timeout."""
-        now, silent = self._folder.clock.steady_ms(), set()
+        now, expired = self._folder.clock.steady_ms(), set()
         for member in group.members:
             try:
                 text = self._folder.storage.read(f"{_beats_folder(group.topic, group.name)}/{_safe(member)}")
@@ -143,8 +149,8 @@ class LogConsumers:
             except (WorkspaceMissingError, ValueError):
                 last, timeout = float("-inf"), 0.0
             if not last <= now or now - last > timeout:  # a beat from the future is from before a restart
-                silent.add(member)
-        return silent
+                expired.add(member)
+        return expired
 
 
 def _group_record(group: GroupInfo) -> dict[str, Any]:

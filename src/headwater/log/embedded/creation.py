@@ -46,11 +46,13 @@ def create_workspace(storage: Storage, settings: LogSettings, create: bool) -> N
     if not create:
         raise WorkspaceMissingError(
             f"there is no workspace in {storage.root}",
-            hint="`headwater init` makes one",
+            hint="`headwater init` creates one",
             file=str(storage.root),
         )
     if storage.root.is_file():
-        raise NotAWorkspaceError(f"{storage.root} is a file", hint="give the name of a folder")
+        raise NotAWorkspaceError(
+            f"{storage.root} is a file, not a folder", hint="pass the path of a folder", reason="file"
+        )
     storage.make_dirs(".")
     strangers = [
         n for n in storage.list(".") if n not in _OWN_NAMES and not n.startswith((".", WORKSPACE_FILE))
@@ -59,8 +61,10 @@ def create_workspace(storage: Storage, settings: LogSettings, create: bool) -> N
         return
     if strangers:
         raise NotAWorkspaceError(
-            f"{storage.root} is not a workspace: it holds {strangers[0]!r} and no {WORKSPACE_FILE}",
-            hint="give the name of a new or empty folder",
+            f"{storage.root} is not a workspace: it contains {strangers[0]!r} but no {WORKSPACE_FILE}",
+            hint="pass the path of a new or empty folder",
+            file=strangers[0],
+            reason="other-files",
         )
     for folder in (journal_file.FOLDER, recovery.CHECKPOINTS, "topics", "groups", staging.FOLDER):
         storage.make_dirs(folder)
@@ -92,9 +96,9 @@ def _about(storage: Storage) -> dict[str, Any]:
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
         pass
     raise CorruptionError(
-        f"{WORKSPACE_FILE} is damaged at byte 0: its checksum does not hold",
-        detail="it says only the format and the durability of the workspace; the records are not touched by this",
-        hint="restore the file from a backup, or copy that of another workspace of this version",
+        f"{WORKSPACE_FILE} is damaged at byte 0: its checksum does not match",
+        detail="the file has only the format and the durability of the workspace; its records are not affected",
+        hint="restore the file from a backup, or copy it from another workspace of this version",
         file=WORKSPACE_FILE,
         offset=0,
     )

@@ -22,9 +22,9 @@ from headwater.core.faults import report_clock
 from headwater.core.positions import Receipt
 from headwater.core.settings import LogSettings
 from headwater.core.storage import Storage
-from headwater.log.backpressure import patiently
+from headwater.log.backpressure import retry_while_blocked
 from headwater.log.embedded.append import Appender
-from headwater.log.embedded.base import LogFolder, spelled, topic_of
+from headwater.log.embedded.base import LogFolder, canonical_topic, topic_of
 from headwater.log.embedded.catalog_entries import LogEntries
 from headwater.log.embedded.consumers import LogConsumers
 from headwater.log.embedded.creation import WORKSPACE_FILE, create_workspace, read_about
@@ -49,12 +49,12 @@ from headwater.log.protocol import (
     PartitionInfo,
     Producer,
     ProducerInfo,
-    Promise,
+    ProducerWatermark,
     TimeAxis,
 )
 from headwater.log.topic_names import check_excision
 from headwater.privacy.master_keys import KMS_VARIABLE, NamedService
-from headwater.privacy.subject_keys import FileKeys, Wrapping
+from headwater.privacy.subject_keys import FileKeys, Kms
 
 KEYS_VARIABLE = "HEADWATER_KEYS"
 """Environment variable with the folder of the keys to private columns, if it is not next to the workspace."""
@@ -107,7 +107,7 @@ class EmbeddedLog:
         create: bool = True,
         storage: Storage | None = None,
         keys: str | Path | None = None,
-        kms: Wrapping | None = None,
+        kms: Kms | None = None,
     ) -> EmbeddedLog:
         """Open the log in a folder; the folder is created if it is missing and `create` is set. `settings` override the stored
         ones.
@@ -141,13 +141,13 @@ class EmbeddedLog:
 
     def close(self) -> None:
         """Release every handle."""
-        self._let_go(wait=True)
+        self._release(wait=True)
 
     def abandon(self) -> None:
         """Release every handle as a killed process would, without any orderly shutdown."""
-        self._let_go(wait=False)
+        self._release(wait=False)
 
-    def _let_go(self, *, wait: bool) -> None:
+    def _release(self, *, wait: bool) -> None:
         _OPEN.discard(self)
         self._maintenance.stop(wait=wait)
         self._reads.close()
@@ -213,7 +213,7 @@ class EmbeddedLog:
 
     def append(self, append: Append) -> Receipt:
         """See `Log.append`."""
-        return patiently(self, self.clock, lambda: self._appender.append(append))
+        return retry_while_blocked(self, self.clock, lambda: self._appender.append(append))
 
     def producer(self, name: str) -> ProducerInfo | None:
         """See `Log.producer`."""
@@ -231,7 +231,7 @@ class EmbeddedLog:
 
     def stage(self, producer: Producer | None = None) -> EmbeddedStage:
         """See `Log.stage`."""
-        wait = functools.partial(patiently, self, self.clock)
+        wait = functools.partial(retry_while_blocked, self, self.clock)
         return EmbeddedStage(self.core, self._appender, wait, producer)
 
     # --- watermarks that no row raises ----------------------------------------------------------------------------------
@@ -241,22 +241,22 @@ class EmbeddedLog:
         topic: str,
         moments: Mapping[int, Microseconds],
         *,
-        silent_at: Mapping[int, int] | None = None,
+        idle_at: Mapping[int, int] | None = None,
     ) -> None:
         """See `Log.punctuate`."""
-        self._punctuation.punctuate(topic, moments, silent_at=silent_at)
+        self._punctuation.punctuate(topic, moments, idle_at=idle_at)
 
-    def promise(self, topic: str, producer: str, moment: Microseconds) -> None:
-        """See `Log.promise`."""
-        self._punctuation.promise(topic, producer, moment)
+    def declare_watermark(self, topic: str, producer: str, moment: Microseconds) -> None:
+        """See `Log.declare_watermark`."""
+        self._punctuation.declare_watermark(topic, producer, moment)
 
-    def retire(self, topic: str, producer: str, *, silent_since: Microseconds | None = None) -> bool:
+    def retire(self, topic: str, producer: str, *, idle_since: Microseconds | None = None) -> bool:
         """See `Log.retire`."""
-        return self._punctuation.retire(topic, producer, silent_since=silent_since)
+        return self._punctuation.retire(topic, producer, idle_since=idle_since)
 
-    def promises(self, topic: str) -> Mapping[str, Promise]:
-        """See `Log.promises`."""
-        return self._punctuation.promises(topic)
+    def producer_watermarks(self, topic: str) -> Mapping[str, ProducerWatermark]:
+        """See `Log.producer_watermarks`."""
+        return self._punctuation.producer_watermarks(topic)
 
     # --- reading --------------------------------------------------------------------------------------------------------
 
@@ -364,7 +364,9 @@ class EmbeddedLog:
     def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:
         """See `Log.verify`."""
         self.core.journal.refresh()
-        names = None if topics is None else [spelled(self.core.journal.state, name) for name in topics]
+        names = (
+            None if topics is None else [canonical_topic(self.core.journal.state, name) for name in topics]
+        )
         is_whole = names is None
         for found in verify(self.core, self.reader, names):
             is_whole = is_whole and isinstance(found, int)

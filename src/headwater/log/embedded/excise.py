@@ -29,7 +29,7 @@ class Excision:
     def run(self, topic: TopicState, offsets: Mapping[int, Sequence[int]]) -> int:
         """Remove the records at these offsets, by partition, and return how many there were. Durable on return."""
         removed = 0
-        with self._maintenance.alone():
+        with self._maintenance.exclusive():
             self._close(topic, offsets)
             for number, gone in sorted(offsets.items()):
                 wanted = np.unique(np.asarray(gone, np.int64))
@@ -55,7 +55,7 @@ class Excision:
         keep = ~np.isin(self._maintenance.offsets(topic, segment), wanted)
         if keep.all():
             return 0
-        self._maintenance.put_anew(topic, number, segment, keep)
+        self._maintenance.replace_segment(topic, number, segment, keep)
         return int((~keep).sum())
 
     def _fold_journal(self) -> None:

@@ -66,7 +66,7 @@ class KeyCounts:
                 raise ConflictError(
                     f"{topic.definition.versioned_by} {key!r} of topic {topic.definition.name!r} "
                     f"has {actual[key]} records, not {count}",
-                    detail="someone else appended first; nothing was written",
+                    detail="another writer appended first; nothing was written",
                     hint="load the new records, decide again, and append with the new count",
                     topic=topic.definition.name,
                     expected=dict(expected),
@@ -81,7 +81,9 @@ class KeyCounts:
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             raise UsageError(
                 f"{key!r} cannot be a {topic.definition.versioned_by} of topic {topic.definition.name!r}",
-                hint="expect is {key: number of its records} on this topic",
+                hint="expect must be {key: number of its records} on this topic",
+                topic=topic.definition.name,
+                key=key,
             ) from None
         partition = partition_of_key(topic.definition, [key])
         return self._current(topic, partition).by_key.get(key, 0)

@@ -104,7 +104,7 @@ class Maintenance:
         return dataclasses.replace(report, seconds=(self._journal.clock_ms() - started) / 1e3)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Exclude every other maintenance of the workspace, in this and in other processes."""
         with self._running, contextlib.closing(self._core.storage.open("maintain.lock", create=True)) as lock:
             while not lock.try_lock():
@@ -118,8 +118,8 @@ class Maintenance:
         found = [np.asarray(batch.column("_offset").to_numpy()) for batch in batches]
         return np.concatenate([np.empty(0, np.int64), *found])
 
-    def put_anew(self, topic: TopicState, number: int, segment: Segment, keep: Mask) -> None:
-        """Under `alone`: replace a closed segment by a sealed one with the records that `keep` marks."""
+    def replace_segment(self, topic: TopicState, number: int, segment: Segment, keep: Mask) -> None:
+        """Under `exclusive`: replace a closed segment by a sealed one with the records that `keep` marks."""
         new = self._rewriter.rewrite(
             self._name(topic, number, segment), topic.definition, number, [segment], [keep]
         )

@@ -41,11 +41,15 @@ def check_moves(state: JournalState, moves: Sequence[CursorMove]) -> None:
         if (move.topic, move.cursor) not in state.cursors:
             raise UsageError(
                 f"topic {move.topic!r} has no cursor {move.cursor!r}",
-                hint=f"make it with topic.cursor({move.cursor!r})",
+                hint=f"create it with topic.cursor({move.cursor!r})",
+                topic=move.topic,
+                cursor=move.cursor,
             )
         unknown = [p for p in move.positions if not 0 <= p < state.topics[move.topic].definition.partitions]
         if unknown:
-            raise UsageError(f"topic {move.topic!r} has no partition {unknown[0]}")
+            raise UsageError(
+                f"topic {move.topic!r} has no partition {unknown[0]}", topic=move.topic, partition=unknown[0]
+            )
         if move.member is None:
             continue
         group = state.groups.get((move.topic, move.cursor))
@@ -53,8 +57,8 @@ def check_moves(state: JournalState, moves: Sequence[CursorMove]) -> None:
         if lost:
             raise FencedError(
                 f"member {move.member!r} no longer owns partition {', '.join(map(str, lost))} of topic {move.topic!r}",
-                detail="it was silent for too long, or the partition was given to another member",
-                hint="drop what was read of these partitions; the new owner reads it again",
+                detail="it sent no heartbeat within its timeout, or the partition was assigned to another member",
+                hint="discard the rows read from these partitions; the new owner reads them again",
                 topic=move.topic,
                 member=move.member,
                 partitions=lost,
@@ -65,12 +69,17 @@ def check_offsets(topic: str, wanted: Mapping[Any, int], ends: Mapping[int, int]
     """Raise ConflictError unless every partition ends at its expected offset; `given` is the value that the caller passed."""
     for partition, offset in wanted.items():
         if partition not in ends:
-            raise UsageError(f"topic {topic!r} has no partition {partition!r}", hint=f"it has {len(ends)}")
+            raise UsageError(
+                f"topic {topic!r} has no partition {partition!r}",
+                hint=f"its partitions are 0 to {len(ends) - 1}",
+                topic=topic,
+                partition=partition,
+            )
         if ends[partition] != offset:
             raise ConflictError(
                 f"partition {partition} of topic {topic!r} is at offset {ends[partition]}, not {offset}",
-                detail="someone else appended first; nothing was written",
-                hint="read what is new, decide again, and append with the new position",
+                detail="another writer appended first; nothing was written",
+                hint="read the new records, decide again, and append with the new offset",
                 topic=topic,
                 expected=given,
                 actual=ends[partition] if isinstance(given, int) else {p: ends.get(p) for p in wanted},
@@ -90,8 +99,8 @@ def check_producer(
         return None
     if producer.epoch < known.epoch:
         raise FencedError(
-            f"producer {producer.name!r} of epoch {producer.epoch} was fenced off by epoch {known.epoch}",
-            hint="stop this producer; a newer one has taken over",
+            f"producer {producer.name!r} of epoch {producer.epoch} was fenced by epoch {known.epoch}",
+            hint="stop this producer: a newer instance has taken over",
             producer=producer.name,
             epoch=producer.epoch,
             current=known.epoch,
@@ -105,9 +114,9 @@ def check_producer(
         return receipt
     if producer.sequence <= known.last:
         raise AlreadyWrittenError(
-            f"producer {producer.name!r} has already written up to sequence {known.last}, so {producer.sequence} is old",
-            detail="its receipt is no longer kept, or the sequence was left out as a gap",
-            hint="go on with a higher sequence",
+            f"sequence {producer.sequence} of producer {producer.name!r} is too old: the last one written is {known.last}",
+            detail="its receipt is no longer kept, or the sequence was skipped",
+            hint="use a higher sequence",
             producer=producer.name,
             sequence=producer.sequence,
             last=known.last,

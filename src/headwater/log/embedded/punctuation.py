@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headwater.core.clock import Microseconds
-from headwater.log import producer_watermarks as promises
+from headwater.log import producer_watermarks as by_producer
 from headwater.log.embedded.append import Appender
 from headwater.log.embedded.base import LogFolder, partition_of, topic_of
 from headwater.log.embedded.commit import Ticket, VoidedError
 from headwater.log.embedded.journal.journal_state import JournalState, TopicState
-from headwater.log.protocol import Promise
+from headwater.log.protocol import ProducerWatermark
 
 
 class LogPunctuation:
@@ -34,63 +34,63 @@ class LogPunctuation:
         topic: str,
         moments: Mapping[int, Microseconds],
         *,
-        silent_at: Mapping[int, int] | None = None,
+        idle_at: Mapping[int, int] | None = None,
     ) -> None:
         """See `Log.punctuate`."""
 
         def change(state: JournalState) -> tuple[Ticket, bool] | None:
             found = topic_of(state, topic)
             places = {p: partition_of(found, p) for p in moments}
-            if silent_at is None:
+            if idle_at is None:
                 return self._appender.punctuate(found, moments) if moments else None
             still = {
                 p: moment
                 for p, moment in moments.items()
-                if places[p].end == silent_at[p] and places[p].watermark < moment
+                if places[p].end == idle_at[p] and places[p].watermark < moment
             }
             said = {"what": "silence", "t": found.id}
             return self._appender.punctuate(found, still, said) if still else None
 
         self._declare(change)
 
-    def promise(self, topic: str, producer: str, moment: Microseconds) -> None:
-        """See `Log.promise`."""
+    def declare_watermark(self, topic: str, producer: str, moment: Microseconds) -> None:
+        """See `Log.declare_watermark`."""
 
         def change(state: JournalState) -> tuple[Ticket, bool]:
             found = topic_of(state, topic)
-            promises.check_promised(found.definition)
-            known = promises.promised(found.promises, producer, moment, 0)
+            by_producer.check_has_producers(found.definition)
+            known = by_producer.declared(found.watermarks_by_producer, producer, moment, 0)
             said = {"what": "promise", "t": found.id, "by": producer, "moment": moment}
             return self._agree(found, known, said)
 
         self._declare(change)
 
-    def retire(self, topic: str, producer: str, *, silent_since: Microseconds | None = None) -> bool:
+    def retire(self, topic: str, producer: str, *, idle_since: Microseconds | None = None) -> bool:
         """See `Log.retire`."""
 
         def change(state: JournalState) -> tuple[Ticket, bool] | None:
             found = topic_of(state, topic)
-            promises.check_promised(found.definition)
-            known = found.promises.get(producer)
-            if known is None or (silent_since is not None and known.heard_at > silent_since):
+            by_producer.check_has_producers(found.definition)
+            known = found.watermarks_by_producer.get(producer)
+            if known is None or (idle_since is not None and known.heard_at > idle_since):
                 return None
-            what = "retire" if silent_since is None else "expire"
+            what = "retire" if idle_since is None else "expire"
             said = {"what": what, "t": found.id, "by": producer}
-            return self._agree(found, promises.retired(found.promises, producer), said)
+            return self._agree(found, by_producer.retired(found.watermarks_by_producer, producer), said)
 
         return self._declare(change)
 
-    def promises(self, topic: str) -> Mapping[str, Promise]:
-        """See `Log.promises`."""
+    def producer_watermarks(self, topic: str) -> Mapping[str, ProducerWatermark]:
+        """See `Log.producer_watermarks`."""
         with self._folder.journal.mutex:
             self._folder.journal.refresh()
-            return dict(topic_of(self._folder.journal.state, topic).promises)
+            return dict(topic_of(self._folder.journal.state, topic).watermarks_by_producer)
 
     def _agree(
-        self, topic: TopicState, known: Mapping[str, Promise], said: dict[str, Any]
+        self, topic: TopicState, known: Mapping[str, ProducerWatermark], said: dict[str, Any]
     ) -> tuple[Ticket, bool]:
         """Commit a declaration, and raise the partitions to the resulting minimum of the producers' watermarks."""
-        raised = promises.raised(known, (p.watermark for p in topic.partitions))
+        raised = by_producer.raised(known, (p.watermark for p in topic.partitions))
         return self._appender.punctuate(topic, raised, said)
 
     def _declare(self, change: Callable[[JournalState], tuple[Ticket, bool] | None]) -> bool:

@@ -19,7 +19,7 @@ from headwater.log.embedded.journal.journal_state import PartitionState, Segment
 from headwater.log.embedded.journal.notify import Notifier
 from headwater.log.protocol import PartitionInfo, TimeAxis
 from headwater.log.watermarks import NONE
-from headwater.privacy.column_encryption import stored_columns, unveil
+from headwater.privacy.column_encryption import decrypt_columns, stored_columns
 
 RECHECK_MS = 2_000.0
 """Interval at which a waiting reader checks on its own, in case a writer died between publishing and waking it."""
@@ -143,7 +143,7 @@ class LogReads:
         needed = stored if "_offset" in stored else [*stored, "_offset"]
         for batch in self._folder.reader.read(segment, topic.definition, start, end, needed):
             after = batch.column("_offset")[-1].as_py() + 1
-            shown = unveil(batch, topic.definition, self._folder.keys, columns)
+            shown = decrypt_columns(batch, topic.definition, self._folder.keys, columns)
             yield shown if shown.schema.names == columns else shown.select(columns), after
 
     def _segments(
@@ -268,6 +268,8 @@ def _columns(topic: TopicDefinition, columns: Sequence[str] | None) -> list[str]
             raise UsageError(
                 f"topic {topic.name!r} has no column {name!r}",
                 hint=f"its columns are {', '.join(everything)}",
+                topic=topic.name,
+                column=name,
             )
     return everything if columns is None else list(columns)
 
@@ -283,7 +285,7 @@ def gap(topic: str, partition: int, position: int, first: int) -> GapError:
     return GapError(
         f"offset {position} of partition {partition} of topic {topic!r} was removed; the first available is {first}",
         detail=f"{first - position} rows were missed",
-        hint="read from 'earliest', or declare on_gap='earliest' or 'latest' to go on and count the loss",
+        hint="read from 'earliest', or pass on_gap='earliest' or 'latest' to continue and count the lost rows",
         topic=topic,
         partition=partition,
         position=position,
@@ -295,5 +297,8 @@ def gap(topic: str, partition: int, position: int, first: int) -> GapError:
 def no_event_time(topic: str) -> UsageError:
     """Return the error for an event-time request on a topic without event time."""
     return UsageError(
-        f"topic {topic!r} has no event time", hint="declare WATERMARK FOR a TIMESTAMP column when creating it"
+        f"topic {topic!r} has no event time",
+        hint="declare WATERMARK FOR a TIMESTAMP column when creating it",
+        topic=topic,
+        reason="no-event-time",
     )

@@ -18,7 +18,7 @@ from headwater.core.errors import HeadwaterError, StorageError, UsageError
 from headwater.core.positions import Receipt
 from headwater.core.storage import File, is_running
 from headwater.log.embedded.append import Appender, StagedFrames, encode_rows
-from headwater.log.embedded.base import spelled, topic_of
+from headwater.log.embedded.base import canonical_topic, topic_of
 from headwater.log.embedded.commit import Core
 from headwater.log.embedded.journal import frames
 from headwater.log.embedded.journal.commit_outcome import nothing_written
@@ -30,7 +30,7 @@ from headwater.log.watermarks import decisive_times
 
 FOLDER = "staging"
 
-Patiently = Callable[[Callable[[], Receipt]], Receipt]
+Retry = Callable[[Callable[[], Receipt]], Receipt]
 """Runs an append, and retries it while its topic waits for holding cursors."""
 
 
@@ -38,10 +38,10 @@ class EmbeddedStage:
     """See `headwater.log.protocol.Stage`."""
 
     def __init__(
-        self, core: Core, appender: Appender, patiently: Patiently, producer: Producer | None = None
+        self, core: Core, appender: Appender, retry: Retry, producer: Producer | None = None
     ) -> None:
         """Begin a stage. `producer` is the producer that `commit` will name, if already known: see `Log.stage`."""
-        self._patiently = patiently
+        self._retry = retry
         self._adds_up = producer is not None and producer.exact
         self._totals: dict[str, RowSum] = {}
         self._core = core
@@ -59,7 +59,7 @@ class EmbeddedStage:
     def add(self, topic: str, batch: pa.RecordBatch, incarnation: int | None = None) -> None:
         """Add conformed rows; beyond `staging_bytes_max` everything goes to disk."""
         self._open()
-        if spelled(self._journal.state, topic) not in self._journal.state.topics:
+        if canonical_topic(self._journal.state, topic) not in self._journal.state.topics:
             self._journal.refresh()
         topic = topic_of(self._journal.state, topic).definition.name
         if incarnation is not None:
@@ -82,7 +82,7 @@ class EmbeddedStage:
             producer = replace(producer, exact=False)
         append = Append(self._batches, producer, expect or {}, moves, self._incarnations)
         if not self._files:
-            receipt = self._patiently(lambda: self._appender.append(append))
+            receipt = self._retry(lambda: self._appender.append(append))
             self._done = True
             return receipt
         self._spill()
@@ -94,7 +94,7 @@ class EmbeddedStage:
             raise
         files = {k: s for k, (_, s) in self._files.items()}
         totals = list(self._totals.values())
-        receipt = self._patiently(lambda: self._appender.commit_staged(files, append, totals))
+        receipt = self._retry(lambda: self._appender.commit_staged(files, append, totals))
         with contextlib.suppress(HeadwaterError):  # the append counts; maintenance removes the files left
             self._end()
         return receipt
@@ -113,7 +113,7 @@ class EmbeddedStage:
 
     def _open(self) -> None:
         if self._done:
-            raise UsageError("this transaction is over", hint="begin a new one")
+            raise UsageError("this transaction has ended", hint="begin a new one", reason="ended")
 
     def _spill(self) -> None:
         with nothing_written():
@@ -133,10 +133,17 @@ class EmbeddedStage:
                     f"an append to the {which} {name!r} must fit in memory "
                     f"({self._core.settings.staging_bytes_max >> 20} MB)",
                     detail=f"the {what} depends on what others append meanwhile",
-                    hint="append in smaller pieces",
+                    hint="append fewer rows at a time",
+                    topic=name,
+                    reason="too-large-to-stage",
                 )
             if self._versions.setdefault(name, definition.schema_version) != definition.schema_version:
-                raise UsageError(f"topic {name!r} was altered during this transaction", hint="begin it again")
+                raise UsageError(
+                    f"topic {name!r} was altered during this transaction",
+                    hint="begin a new transaction",
+                    topic=name,
+                    reason="altered",
+                )
             total = self._totals.setdefault(name, RowSum(topic.id, definition)) if self._adds_up else None
             for batch in batches:
                 ends = {p: self._ends.get((name, p), 0) for p in range(definition.partitions)}

@@ -50,8 +50,8 @@ class LogTopics:
             topic = topic_of(state, old.name)
             if topic.definition != old:
                 raise ConflictError(
-                    f"topic {old.name!r} was altered by someone else",
-                    hint="look at it again, then alter it",
+                    f"topic {old.name!r} was altered by another process",
+                    hint="read its definition again, then alter it",
                     topic=old.name,
                     expected=old,
                     actual=topic.definition,
@@ -69,8 +69,8 @@ class LogTopics:
             read = any(name == topic.definition.name for name, _ in state.cursors)
             if topic.definition != old or read or any(p.end for p in topic.partitions):
                 raise ConflictError(
-                    f"topic {old.name!r} was altered, written to or read by someone else",
-                    hint="look at it again; only a topic without records is replaced",
+                    f"topic {old.name!r} was altered, written to or read by another process",
+                    hint="check it again; only a topic without records can be replaced",
                     topic=old.name,
                     expected=old,
                     actual=topic.definition,

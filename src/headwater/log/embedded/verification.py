@@ -39,7 +39,7 @@ def _verify_journal(core: Core) -> Iterator[Finding | int]:
     )  # Listed after the journals: journals before the newest checkpoint may be removed meanwhile.
     for number in range(max(stored, default=(1, 0, ""))[0], current + 1):
         if number not in there:
-            said = "the journal is missing: commits that were acknowledged are in it"
+            said = "the journal is missing, with acknowledged commits"
             yield Finding(journal_name(number), 0, None, None, said)
     for _, _, path in stored:
         with contextlib.suppress(WorkspaceMissingError):
@@ -68,7 +68,7 @@ def _verify_one(core: Core, number: int) -> Iterator[Finding | int]:
                 yield Finding(name, found.start, None, None, "a record of the journal fails its checksum")
         if reached < limit:
             yield Finding(
-                name, reached, None, None, f"the journal ends here, and was visible up to byte {limit}"
+                name, reached, None, None, f"the journal ends here, but was visible up to byte {limit}"
             )
         yield limit
 
@@ -112,7 +112,7 @@ def _verify_segment(
         known = {tuple(entry) for entry in reader.rebuilt_index(segment)}
         for entry in segment.index:
             if tuple(entry) not in known:
-                message = f"the index says {entry}, which no frame bears out"
+                message = f"the index has the entry {entry}, which matches no frame"
                 yield Finding(segment.name, entry[1], name, number, message)
     if segment.kind == "parquet" and not damaged:
         try:
@@ -122,5 +122,5 @@ def _verify_segment(
                 error.facts.get("file", segment.name), error.facts.get("offset"), name, number, error.message
             )
     if rows != segment.rows and not damaged:
-        message = f"{rows} records were found where {segment.rows} were written"
+        message = f"the segment has {rows} records, but {segment.rows} were written"
         yield Finding(segment.name, None, name, number, message)

@@ -35,9 +35,10 @@ def check_expected(topic: MemoryTopic, plan: Plan, expected: int | Mapping[Any, 
     if isinstance(expected, int):
         if len(plan) != 1:
             raise UsageError(
-                f"the rows for topic {topic.definition.name!r} go to {len(plan)} partitions, "
-                "so one number cannot be expected",
-                hint="pass expect={partition: offset}",
+                f"expect={expected} needs rows for one partition of topic {topic.definition.name!r}, but they go to {len(plan)}",
+                hint="write expect={partition: offset}",
+                topic=topic.definition.name,
+                partitions=len(plan),
             )
         actual = topic.partitions[next(iter(plan))].end
     elif topic.definition.versioned_by is not None:
@@ -46,8 +47,9 @@ def check_expected(topic: MemoryTopic, plan: Plan, expected: int | Mapping[Any, 
         actual = {p: topic.partition(p).end for p in expected}
     if actual != expected:
         raise ConflictError(
-            f"someone else was first: topic {topic.definition.name!r} is at {actual}, expected {expected}",
-            hint="read what is new, decide again and retry",
+            f"topic {topic.definition.name!r} is at {actual}, expected {expected}",
+            detail="another writer appended first; nothing was written",
+            hint="read the new records, decide again, and append with the new position",
             topic=topic.definition.name,
             expected=expected,
             actual=actual,
@@ -57,14 +59,19 @@ def check_expected(topic: MemoryTopic, plan: Plan, expected: int | Mapping[Any, 
 def check_moves(topic: MemoryTopic, move: CursorMove) -> None:
     """Raise FencedError unless the member still owns the partitions that it moves."""
     if move.cursor not in topic.cursors:
-        raise UsageError(f"topic {move.topic!r} has no cursor {move.cursor!r}", hint="create it first")
+        raise UsageError(
+            f"topic {move.topic!r} has no cursor {move.cursor!r}",
+            hint=f"create it with topic.cursor({move.cursor!r})",
+            topic=move.topic,
+            cursor=move.cursor,
+        )
     for p in move.positions:
         topic.partition(p)
         group = topic.groups.get(move.cursor)
         if move.member is not None and (group is None or not group.owns(move.member, p)):
             raise FencedError(
                 f"member {move.member!r} of group {move.cursor!r} no longer owns partition {p} of {move.topic!r}",
-                hint="stop working on it: its owner reads it from the last committed position",
+                hint="discard the rows read from it; the new owner reads them again",
                 topic=move.topic,
                 partition=p,
                 member=move.member,
@@ -78,5 +85,7 @@ def _stored_key(topic: MemoryTopic, key: Any) -> tuple[Any, ...]:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         raise UsageError(
             f"{key!r} cannot be a {topic.definition.versioned_by!r} of topic {topic.definition.name!r}",
-            hint="expect= is {key: number of that key's records} on this topic",
+            hint="expect must be {key: number of its records} on this topic",
+            topic=topic.definition.name,
+            key=key,
         ) from None

@@ -23,11 +23,11 @@ from headwater.catalog.rules import FORGOTTEN
 from headwater.core.clock import Clock, Microseconds, SystemClock
 from headwater.core.errors import ClosedError, ConflictError, GapError, UsageError
 from headwater.core.faults import Faults, report_clock
-from headwater.core.names import Named, spelling
+from headwater.core.names import Named, canonical_name
 from headwater.core.positions import Receipt, Token, new_id
 from headwater.core.trusted_clock import TrustedClock
-from headwater.log import producer_watermarks as promises
-from headwater.log.backpressure import check_backlog, patiently
+from headwater.log import producer_watermarks as by_producer
+from headwater.log.backpressure import check_backlog, retry_while_blocked
 from headwater.log.memory.memory_append import Plan, check_expected, check_moves, plan_append
 from headwater.log.memory.memory_groups import Group
 from headwater.log.memory.memory_partition import reading_schema
@@ -45,7 +45,7 @@ from headwater.log.protocol import (
     PartitionInfo,
     Producer,
     ProducerInfo,
-    Promise,
+    ProducerWatermark,
     TimeAxis,
 )
 from headwater.log.repeated_appends import RowSum, Sums, sums_of
@@ -60,9 +60,9 @@ from headwater.log.topic_names import (
     is_own,
     no_topic,
     plain_document,
-    respell,
+    with_canonical_topics,
 )
-from headwater.privacy.column_encryption import stored_columns, unveil, veil
+from headwater.privacy.column_encryption import decrypt_columns, encrypt_columns, stored_columns
 from headwater.privacy.subject_keys import MemoryKeys, SubjectKeys
 
 HISTORY_MAX = 8
@@ -93,17 +93,17 @@ class MemoryLog:
 
     def topics(self) -> Mapping[str, TopicDefinition]:
         """See Log."""
-        with self._held():
+        with self._locked():
             return Named({name: topic.definition for name, topic in self._topics.items()})
 
     def topic(self, name: str) -> TopicDefinition:
         """See Log."""
-        with self._held():
+        with self._locked():
             return self._topic(name).definition
 
     def create_topic(self, definition: TopicDefinition) -> None:
         """See Log."""
-        with self._held():
+        with self._locked():
             check_topic_name(definition.name, self._topics, self._entries)
             self._put(definition)
 
@@ -114,12 +114,12 @@ class MemoryLog:
 
     def replace_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
         """See Log."""
-        with self._held():
+        with self._locked():
             topic = self._topic(old.name)
             if topic.definition != old or topic.cursors or any(p.end for p in topic.partitions):
                 raise ConflictError(
-                    f"topic {old.name!r} was altered, written to or read by someone else",
-                    hint="look at it again; only a topic without records is replaced",
+                    f"topic {old.name!r} was altered, written to or read by another process",
+                    hint="check it again; only a topic without records can be replaced",
                     topic=old.name,
                     expected=old,
                     actual=topic.definition,
@@ -129,24 +129,26 @@ class MemoryLog:
 
     def alter_topic(self, old: TopicDefinition, new: TopicDefinition) -> None:
         """See Log."""
-        with self._held():
+        with self._locked():
             topic = self._topic(old.name)
             if topic.definition != old:
                 raise ConflictError(
-                    f"topic {old.name!r} has been altered by someone else",
-                    hint="look at its definition and try again",
+                    f"topic {old.name!r} was altered by another process",
+                    hint="read its definition again, then alter it",
                     topic=old.name,
                     expected=old,
                     actual=topic.definition,
                 )
             if (new.name, new.partitions) != (old.name, old.partitions):
-                raise UsageError(f"topic {old.name!r} keeps its name and its number of partitions")
+                raise UsageError(
+                    f"topic {old.name!r} cannot change its name or number of partitions", topic=old.name
+                )
             self._commit()
             topic.definition = replace(new, incarnation=topic.definition.incarnation)
 
     def drop_topic(self, name: str) -> None:
         """See Log."""
-        with self._held():
+        with self._locked():
             topic = self._topic(name)
             self._commit()
             del self._topics[topic.definition.name]
@@ -155,13 +157,13 @@ class MemoryLog:
 
     def entries(self, kind: str) -> Mapping[str, Entry]:
         """See Log."""
-        with self._held():
+        with self._locked():
             return Named({e.name: e for e in self._entries.values() if e.kind == kind})
 
     def put_entry(self, kind: str, name: str, document: Mapping[str, Any], *, expect: int | None) -> Entry:
         """See Log."""
         plain = plain_document(kind, name, document)
-        with self._held():
+        with self._locked():
             check_entry((kind, name), self._topics, self._entries, expect)
             entry = Entry(kind, name, plain, *self._commit())
             self._entries[entry_key(kind, name)] = entry
@@ -169,19 +171,19 @@ class MemoryLog:
 
     def drop_entry(self, kind: str, name: str, *, expect: int | None = None) -> None:
         """See Log."""
-        with self._held():
+        with self._locked():
             check_drop((kind, name), self._entries, expect)
             self._commit()
             del self._entries[entry_key(kind, name)]
 
     def sequence(self) -> int:
         """See Log."""
-        with self._held():
+        with self._locked():
             return self._sequence
 
     def commit_id(self, sequence: int) -> str | None:
         """See Log."""
-        with self._held():
+        with self._locked():
             return self._ids[sequence - 1] if 0 < sequence <= self._sequence else ""
 
     def wait_commit(self, sequence: int, timeout_ms: float | None) -> bool:
@@ -191,18 +193,18 @@ class MemoryLog:
             self._check_open()
             return self._sequence > sequence
 
-        with self._held():
+        with self._locked():
             return self._changed.wait_for(has_come, None if timeout_ms is None else timeout_ms / 1e3)
 
     # ------------------------------------------------------------------ appending
 
     def append(self, append: Append) -> Receipt:
         """See Log. An append without rows, moves and producer writes nothing and returns an empty receipt."""
-        return patiently(self, self._clock, lambda: self._append(append))
+        return retry_while_blocked(self, self._clock, lambda: self._append(append))
 
     def _append(self, append: Append) -> Receipt:
-        with self._held():
-            append = respell(append, self._topics)
+        with self._locked():
+            append = with_canonical_topics(append, self._topics)
             rows = any(b.num_rows for batches in append.batches.values() for b in batches)
             if not rows and not append.moves and append.producer is None:
                 for name in append.batches:
@@ -239,7 +241,7 @@ class MemoryLog:
             totals.append(RowSum(definition.incarnation, definition))
             for batch in batches:
                 plain = adapt(batch, definition.row_schema)
-                totals[-1].add(plain, veil(plain, definition, self.keys), self.keys)
+                totals[-1].add(plain, encrypt_columns(plain, definition, self.keys), self.keys)
         return sums_of(totals, self.keys)
 
     def _write(self, append: Append, plan: Mapping[str, Plan], sums: Sums | None) -> Receipt:
@@ -250,11 +252,13 @@ class MemoryLog:
             topic = self._topics[name]
             for p, batch in sorted(pieces.items()):
                 rows, versions = topic.corrected(p, batch, now), topic.next_versions(batch)
-                rows = veil(rows, topic.definition, self.keys)
+                rows = encrypt_columns(rows, topic.definition, self.keys)
                 written = topic.partitions[p].append(rows, topic.definition, now, sequence, versions)
                 positions.setdefault(name, {})[p] = written
             if append.producer is not None and pieces and topic.definition.watermark == "producers":
-                topic.promises = promises.appended(topic.promises, append.producer.name, now)
+                topic.watermarks_by_producer = by_producer.appended(
+                    topic.watermarks_by_producer, append.producer.name, now
+                )
         for move in append.moves:
             self._move(move, now)
         receipt = Receipt(positions, Token(sequence, self._ids[-1]))
@@ -264,7 +268,7 @@ class MemoryLog:
 
     def producer(self, name: str) -> ProducerInfo | None:
         """See Log."""
-        with self._held():
+        with self._locked():
             return self._producers.info(name)
 
     def punctuate(
@@ -272,53 +276,53 @@ class MemoryLog:
         topic: str,
         moments: Mapping[int, Microseconds],
         *,
-        silent_at: Mapping[int, int] | None = None,
+        idle_at: Mapping[int, int] | None = None,
     ) -> None:
         """See Log."""
-        with self._held():
+        with self._locked():
             partitions = {p: self._topic(topic).partition(p) for p in moments}
-            if silent_at is not None:
+            if idle_at is not None:
                 partitions = {
                     p: part
                     for p, part in partitions.items()
-                    if part.end == silent_at[p] and part.watermarks[-1][1] < moments[p]
+                    if part.end == idle_at[p] and part.watermarks[-1][1] < moments[p]
                 }
             if partitions:
                 _, now = self._commit()
                 for p, partition in partitions.items():
-                    partition.punctuate(moments[p], now if silent_at is None else None)
+                    partition.punctuate(moments[p], now if idle_at is None else None)
 
-    def promise(self, topic: str, producer: str, moment: Microseconds) -> None:
+    def declare_watermark(self, topic: str, producer: str, moment: Microseconds) -> None:
         """See Log."""
-        with self._held():
+        with self._locked():
             found = self._topic(topic)
-            promises.check_promised(found.definition)
+            by_producer.check_has_producers(found.definition)
             _, now = self._commit()
-            self._agree(found, promises.promised(found.promises, producer, moment, now), now)
+            self._agree(found, by_producer.declared(found.watermarks_by_producer, producer, moment, now), now)
 
-    def retire(self, topic: str, producer: str, *, silent_since: Microseconds | None = None) -> bool:
+    def retire(self, topic: str, producer: str, *, idle_since: Microseconds | None = None) -> bool:
         """See Log."""
-        with self._held():
+        with self._locked():
             found = self._topic(topic)
-            promises.check_promised(found.definition)
-            known = found.promises.get(producer)
-            if known is None or (silent_since is not None and known.heard_at > silent_since):
+            by_producer.check_has_producers(found.definition)
+            known = found.watermarks_by_producer.get(producer)
+            if known is None or (idle_since is not None and known.heard_at > idle_since):
                 return False
             _, now = self._commit()
-            self._agree(found, promises.retired(found.promises, producer), now)
+            self._agree(found, by_producer.retired(found.watermarks_by_producer, producer), now)
             return True
 
-    def _agree(self, topic: MemoryTopic, known: dict[str, Promise], now: Microseconds) -> None:
+    def _agree(self, topic: MemoryTopic, known: dict[str, ProducerWatermark], now: Microseconds) -> None:
         """Set the producers of a topic, and raise its partitions to the minimum of their watermarks."""
-        topic.promises = known
+        topic.watermarks_by_producer = known
         levels = [partition.watermarks[-1][1] for partition in topic.partitions]
-        for p, moment in promises.raised(known, levels).items():
+        for p, moment in by_producer.raised(known, levels).items():
             topic.partitions[p].punctuate(moment, now)
 
-    def promises(self, topic: str) -> Mapping[str, Promise]:
+    def producer_watermarks(self, topic: str) -> Mapping[str, ProducerWatermark]:
         """See Log."""
-        with self._held():
-            return dict(self._topic(topic).promises)
+        with self._locked():
+            return dict(self._topic(topic).watermarks_by_producer)
 
     def settle(self) -> None:
         """See Log. Everything written is visible already."""
@@ -334,7 +338,7 @@ class MemoryLog:
 
     def partitions(self, topic: str) -> Mapping[int, PartitionInfo]:
         """See Log."""
-        with self._held():
+        with self._locked():
             return {
                 p: PartitionInfo(
                     first=partition.first,
@@ -355,34 +359,37 @@ class MemoryLog:
 
     def ends(self, topics: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
         """See Log."""
-        with self._held():
+        with self._locked():
             return {
                 name: {p: part.end for p, part in enumerate(self._topic(name).partitions)} for name in topics
             }
 
     def cut(self, topics: Sequence[str]) -> tuple[int, Mapping[str, Mapping[int, int]]]:
         """See Log."""
-        with self._held():
+        with self._locked():
             return self._sequence, self.ends(topics)
 
     def read(
         self, topic: str, partition: int, start: int, end: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """See Log. Reads the records that were there at the call."""
-        with self._held():
+        with self._locked():
             part, definition = self._topic(topic).partition(partition), self._topic(topic).definition
             names = reading_schema(definition).names
             known = {*names, FORGOTTEN} if definition.private else set(names)
             if columns is not None and not set(columns) <= known:
                 unknown = next(c for c in columns if c not in known)
                 raise UsageError(
-                    f"topic {topic!r} has no column {unknown!r}", hint=f"it has {', '.join(names)}"
+                    f"topic {topic!r} has no column {unknown!r}",
+                    hint=f"its columns are {', '.join(names)}",
+                    topic=topic,
+                    column=unknown,
                 )
             if start < part.first:
                 raise GapError(
-                    f"offset {start} of topic {topic!r}, partition {partition}, was removed by retention",
-                    detail=f"{part.first - start} offsets are gone; the first that is kept is {part.first}",
-                    hint="go on from the first that is kept, and consider a cursor with hold or a longer retention",
+                    f"offset {start} of partition {partition} of topic {topic!r} was removed; the first available is {part.first}",
+                    detail=f"{part.first - start} rows were missed",
+                    hint="read from 'earliest', or pass on_gap='earliest' or 'latest' to continue and count the lost rows",
                     topic=topic,
                     partition=partition,
                     position=start,
@@ -391,16 +398,18 @@ class MemoryLog:
                 )
             wanted = names if columns is None else list(columns)
             found = part.read(definition, start, end, stored_columns(wanted, definition))
-            return iter([unveil(batch, definition, self.keys, wanted) for batch in found])
+            return iter([decrypt_columns(batch, definition, self.keys, wanted) for batch in found])
 
     def offset_at(self, topic: str, partition: int, moment: Microseconds, axis: TimeAxis) -> int:
         """See Log."""
-        with self._held():
+        with self._locked():
             part, definition = self._topic(topic).partition(partition), self._topic(topic).definition
             if axis == "event" and definition.time is None:
                 raise UsageError(
                     f"topic {topic!r} has no event time",
                     hint="seek by append time, or declare a WATERMARK column",
+                    topic=topic,
+                    reason="no-event-time",
                 )
             for offset, appended_at, event_time in part.records(definition):
                 if (appended_at if axis == "appended" else event_time) >= moment:
@@ -409,12 +418,12 @@ class MemoryLog:
 
     def watermark(self, topic: str, partition: int, offset: int) -> Microseconds | None:
         """See Log."""
-        with self._held():
+        with self._locked():
             return self._topic(topic).partition(partition).watermark(offset)
 
     def appended_at(self, topic: str, partition: int, offset: int) -> Microseconds | None:
         """See Log."""
-        with self._held():
+        with self._locked():
             records = self._topic(topic).partition(partition).records(self._topic(topic).definition)
             return next((appended_at for at, appended_at, _ in records if at >= offset), None)
 
@@ -425,25 +434,25 @@ class MemoryLog:
             self._check_open()
             return any(self._topic(topic).partition(p).end > end for p, end in ends.items())
 
-        with self._held():
+        with self._locked():
             return self._changed.wait_for(has_grown, None if timeout_ms is None else timeout_ms / 1e3)
 
     # ------------------------------------------------------------------ cursors
 
     def cursor(self, topic: str, name: str) -> CursorInfo | None:
         """See Log."""
-        with self._held():
+        with self._locked():
             return self._topic(topic).cursors.get(name)
 
     def cursors(self, topic: str | None = None) -> Sequence[CursorInfo]:
         """See Log."""
-        with self._held():
+        with self._locked():
             topics = self._topics.values() if topic is None else [self._topic(topic)]
             return [cursor for t in topics for cursor in t.cursors.values()]
 
     def create_cursor(self, topic: str, name: str, positions: Mapping[int, int], hold: bool) -> CursorInfo:
         """See Log."""
-        with self._held():
+        with self._locked():
             for p in positions:
                 self._topic(topic).partition(p)
             cursors = self._topic(topic).cursors
@@ -458,7 +467,7 @@ class MemoryLog:
 
     def drop_cursor(self, topic: str, name: str) -> None:
         """See Log."""
-        with self._held():
+        with self._locked():
             held = self._topic(topic)
             self._commit()
             held.cursors.pop(name, None)
@@ -466,7 +475,7 @@ class MemoryLog:
 
     def move_cursor(self, move: CursorMove) -> None:
         """See Log."""
-        with self._held():
+        with self._locked():
             check_moves(self._topic(move.topic), move)
             _, now = self._commit()
             self._move(move, now)
@@ -487,13 +496,13 @@ class MemoryLog:
 
     def group(self, topic: str, name: str) -> GroupInfo | None:
         """See Log."""
-        with self._held():
+        with self._locked():
             held = self._topic(topic)
             return held.group_info(name) if name in held.groups else None
 
     def beat(self, topic: str, group: str, member: str, timeout_ms: float) -> GroupInfo:
         """See Log."""
-        with self._held():
+        with self._locked():
             held = self._topic(topic)
             state = held.groups.setdefault(group, Group(held.definition.partitions))
             state.beat(member, self._clock.steady_ms(), timeout_ms)
@@ -501,16 +510,18 @@ class MemoryLog:
 
     def release(self, topic: str, group: str, member: str, partitions: Sequence[int]) -> GroupInfo:
         """See Log."""
-        with self._held():
+        with self._locked():
             held = self._topic(topic)
             if group not in held.groups:
-                raise UsageError(f"topic {topic!r} has no group {group!r}", hint="join it first")
+                raise UsageError(
+                    f"topic {topic!r} has no group {group!r}", hint="join it first", topic=topic, group=group
+                )
             held.groups[group].release(member, partitions)
             return held.group_info(group)
 
     def leave(self, topic: str, group: str, member: str) -> None:
         """See Log."""
-        with self._held():
+        with self._locked():
             state = self._topic(topic).groups.get(group)
             if state is not None:
                 state.leave(member)
@@ -521,7 +532,7 @@ class MemoryLog:
         """See Log. Does the same whether forced or not."""
         started_ms = self._clock.steady_ms()
         report = MaintenanceReport()
-        with self._held():
+        with self._locked():
             now = self._clock.old_enough_us()
             for topic in self._topics.values():
                 overrides = override_holds and not is_own(topic.definition)
@@ -543,7 +554,7 @@ class MemoryLog:
 
     def excise(self, topic: str, offsets: Mapping[int, Sequence[int]]) -> int:
         """See Log."""
-        with self._held():
+        with self._locked():
             found = self._topic(topic)
             check_excision(found.definition)
             self._producers.excised(found.definition.incarnation)
@@ -551,7 +562,7 @@ class MemoryLog:
 
     def verify(self, topics: Sequence[str] | None = None) -> Iterator[Finding | int]:
         """See Log. Data in memory cannot be corrupt; yields its size only."""
-        with self._held():
+        with self._locked():
             names = self._topics if topics is None else topics
             return iter([sum(part.size_bytes for name in names for part in self._topic(name).partitions)])
 
@@ -564,7 +575,7 @@ class MemoryLog:
     # ------------------------------------------------------------------ within
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Hold the lock; ClosedError if the log was closed."""
         with self._changed:
             self._check_open()
@@ -583,7 +594,7 @@ class MemoryLog:
         return self._sequence, self._last_commit_at
 
     def _topic(self, name: str) -> MemoryTopic:
-        spelled = spelling(self._topics, name)
+        spelled = canonical_name(self._topics, name)
         if spelled is None:
             raise no_topic(name, self._topics)
         return self._topics[spelled]

@@ -39,8 +39,8 @@ class Producers:
             return None
         if producer.epoch < history.epoch:
             raise FencedError(
-                f"producer {producer.name!r} of epoch {producer.epoch} was fenced off by epoch {history.epoch}",
-                hint="another instance of this producer has taken over: stop this one",
+                f"producer {producer.name!r} of epoch {producer.epoch} was fenced by epoch {history.epoch}",
+                hint="stop this producer: a newer instance has taken over",
                 producer=producer.name,
                 epoch=producer.epoch,
                 current=history.epoch,
@@ -52,9 +52,9 @@ class Producers:
             return receipt
         if producer.sequence <= history.last:
             raise AlreadyWrittenError(
-                f"sequence {producer.sequence} of producer {producer.name!r} is older than the receipts that are kept",
-                detail=f"its last sequence is {history.last}",
-                hint="go on with a higher sequence",
+                f"sequence {producer.sequence} of producer {producer.name!r} is too old: the last one written is {history.last}",
+                detail="its receipt is no longer kept, or the sequence was skipped",
+                hint="use a higher sequence",
                 producer=producer.name,
                 sequence=producer.sequence,
                 last=history.last,

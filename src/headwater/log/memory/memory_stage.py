@@ -53,4 +53,4 @@ class MemoryStage:
 
     def _check_going_on(self) -> None:
         if self._ended:
-            raise UsageError("this stage was committed or aborted", hint="begin a new one")
+            raise UsageError("this transaction has ended", hint="begin a new one", reason="ended")

@@ -14,7 +14,7 @@ from headwater.core.errors import UsageError
 from headwater.log.device_clocks import Devices
 from headwater.log.memory.memory_groups import Group
 from headwater.log.memory.memory_partition import Partition, comparable
-from headwater.log.protocol import CursorInfo, GroupInfo, Promise
+from headwater.log.protocol import CursorInfo, GroupInfo, ProducerWatermark
 
 
 @dataclass
@@ -30,7 +30,7 @@ class MemoryTopic:
     groups: dict[str, Group] = field(default_factory=dict)
     devices: list[Devices] = field(init=False)
     """State of the devices by partition, if device clocks are corrected."""
-    promises: dict[str, Promise] = field(default_factory=dict)
+    watermarks_by_producer: dict[str, ProducerWatermark] = field(default_factory=dict)
     """Watermarks by producer, if the topic takes producer watermarks."""
 
     def __post_init__(self) -> None:
@@ -43,6 +43,8 @@ class MemoryTopic:
             raise UsageError(
                 f"topic {self.definition.name!r} has no partition {number}",
                 hint=f"its partitions are 0 to {len(self.partitions) - 1}",
+                topic=self.definition.name,
+                partition=number,
             )
         return self.partitions[number]
 

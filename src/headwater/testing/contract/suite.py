@@ -14,7 +14,7 @@ from headwater.testing.contract.groups import GroupContract
 from headwater.testing.contract.idempotent_producers import ProducingContract
 from headwater.testing.contract.maintenance import UpkeepContract
 from headwater.testing.contract.optimistic_concurrency import ExpectingContract
-from headwater.testing.contract.producer_watermarks import PromisingContract
+from headwater.testing.contract.producer_watermarks import ProducerWatermarkContract
 from headwater.testing.contract.reading import ReadingContract
 from headwater.testing.contract.staging import StagingContract
 from headwater.testing.contract.topic_names import NameContract
@@ -37,7 +37,7 @@ class LogContract(
     StagingContract,
     ReadingContract,
     TimeContract,
-    PromisingContract,
+    ProducerWatermarkContract,
     DeviceContract,
     WaitingContract,
     CuttingContract,

@@ -155,7 +155,7 @@ class TimeContract(Bench):
         (used,) = self.append("clicks", [{"n": 1, "at": minutes(1)}]).positions["clicks"]
         quiet = [p for p in range(3) if p != used]
         moments = {p: to_us(minutes(9)) for p in range(3)}
-        self.log.punctuate("clicks", moments, silent_at={used: 0, quiet[0]: 0, quiet[1]: 0})
+        self.log.punctuate("clicks", moments, idle_at={used: 0, quiet[0]: 0, quiet[1]: 0})
         assert self.ends("clicks") == {used: 1, quiet[0]: 1, quiet[1]: 1}
         assert self.log.watermark("clicks", used, 1) == to_us(minutes(1))
         assert [self.log.watermark("clicks", p, 1) for p in quiet] == [to_us(minutes(9))] * 2
@@ -164,8 +164,8 @@ class TimeContract(Bench):
         self.create("clicks", TIMED, time="at")
         self.append_at(5)
         before = self.log.sequence()
-        self.log.punctuate("clicks", {0: to_us(minutes(5))}, silent_at={0: 1})
-        self.log.punctuate("clicks", {0: to_us(minutes(4))}, silent_at={0: 1})
+        self.log.punctuate("clicks", {0: to_us(minutes(5))}, idle_at={0: 1})
+        self.log.punctuate("clicks", {0: to_us(minutes(4))}, idle_at={0: 1})
         assert (self.ends("clicks"), self.log.sequence()) == ({0: 1}, before)
 
     def test_a_partition_is_heard_by_its_records_and_punctuations_but_not_by_silence(self) -> None:
@@ -180,7 +180,7 @@ class TimeContract(Bench):
         assert heard() == [0, 0]
         (used,) = self.append("clicks", [{"n": 1, "at": minutes(1)}]).positions["clicks"]
         self.clock.advance("1 minute")
-        self.log.punctuate("clicks", {1 - used: to_us(minutes(1))}, silent_at={1 - used: 0})
+        self.log.punctuate("clicks", {1 - used: to_us(minutes(1))}, idle_at={1 - used: 0})
         assert heard() == ([1, 0] if used == 0 else [0, 1])
         for _ in range(2):
             self.log.maintain(force=True)

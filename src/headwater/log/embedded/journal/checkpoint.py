@@ -54,4 +54,4 @@ class Checkpointing:
 
 def _hint(error: Exception) -> str:
     first = "free some space; " if isinstance(error, DiskFullError) else ""
-    return f"{first}appends go on and a later one tries again; until then the journal grows, and opening takes longer"
+    return f"{first}appends continue, and a later one tries again; until then the journal grows and opening takes longer"

@@ -8,9 +8,9 @@ from types import TracebackType
 from headwater.core.errors import DiskFullError, HeadwaterError, SyncFailedError
 
 NOTHING_WRITTEN = "nothing of this append was written"
-NOT_KNOWN = "it is not known whether this commit counts"
-LOOK = (
-    "look what is there, or append with producer= and sequence=: then it can be repeated and is written once"
+OUTCOME_UNKNOWN = "it is not known whether this commit took effect"
+READ_OR_REPEAT = (
+    "read what is there, or append with producer= and sequence=, which can be repeated and is written once"
 )
 
 
@@ -31,10 +31,11 @@ class nothing_written:
         """Raise the error of a full disk with the outcome of the append."""
         if isinstance(error, DiskFullError):
             hint = "free some space and append again; no restart is needed"
-            raise DiskFullError(error.message, detail=NOTHING_WRITTEN, hint=hint, **error.facts) from error
+            facts = {**error.facts, "outcome": "not-written"}
+            raise DiskFullError(error.message, detail=NOTHING_WRITTEN, hint=hint, **facts) from error
 
 
-class not_known:
+class outcome_unknown:
     """Wraps the work after the record of a commit is written: errors report an unknown outcome, and are not retryable."""
 
     __slots__ = ()
@@ -49,7 +50,11 @@ class not_known:
         if not isinstance(error, HeadwaterError) or error.facts.get("outcome") == "unknown":
             return
         as_kind = SyncFailedError if error.retryable else type(error)
-        detail = f"{NOT_KNOWN}; {error.detail}" if error.detail else NOT_KNOWN
-        hint = LOOK if error.hint is None or as_kind is SyncFailedError else f"{error.hint}; then {LOOK}"
+        detail = f"{OUTCOME_UNKNOWN}; {error.detail}" if error.detail else OUTCOME_UNKNOWN
+        hint = (
+            READ_OR_REPEAT
+            if error.hint is None or as_kind is SyncFailedError
+            else f"{error.hint}; then {READ_OR_REPEAT}"
+        )
         facts = {**error.facts, "outcome": "unknown"}
         raise as_kind(error.message, detail=detail, hint=hint, **facts) from error

@@ -83,7 +83,7 @@ class Publisher:
         with self._head_gate:
             self._publish_head(head)
         with self._journal.mutex:
-            self._journal.seen(head)
+            self._journal.publish(head)
         self._wake(todo)
 
     def _publish_head(self, head: Head) -> None:
@@ -94,8 +94,9 @@ class Publisher:
                     self._journal.published.write(slot, head)
                     return
         raise LogTimeoutError(
-            f"{SLOTS_MAX} processes that do not move are publishing what they have appended",
+            f"{SLOTS_MAX} processes have stopped while they published an append, and block this one",
             hint="end the processes that were stopped while they appended to this workspace",
+            reason="slots",
         )
 
     def _wake(self, todo: list[PendingCommit]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from headwater.core.errors import HeadwaterError, SyncFailedError
 from headwater.log.embedded.journal import recovery
-from headwater.log.embedded.journal.commit_outcome import not_known
+from headwater.log.embedded.journal.commit_outcome import outcome_unknown
 from headwater.log.embedded.journal.durability import Publisher
 from headwater.log.embedded.journal.follow_journal import JournalFollower
 from headwater.log.embedded.journal.journal_file import Head, journal_name
@@ -47,7 +47,7 @@ class Flusher:
                 time.sleep(self._journal.settings.group_window_ms / 1e3)
             self._crowded = self._flushing > 1
             # the lock may not be obtained, but syncing twice is harmless
-            with not_known(), self._flush_gate, self._publisher.brief_lock(self._publisher.flush_file):
+            with outcome_unknown(), self._flush_gate, self._publisher.brief_lock(self._publisher.flush_file):
                 self._flush(ticket, sync)
         finally:
             self._flushing -= 1
@@ -66,7 +66,7 @@ class Flusher:
             if self._publisher.broken:
                 raise SyncFailedError(
                     f"{journal_name(self._journal.number)} could not be synced to disk by another append",
-                    hint="the next append recovers what is there",
+                    hint="the next append recovers from what is on disk",
                     file=journal_name(self._journal.number),
                 )
             number, end, todo = self._journal.number, self._journal.applied, list(self._journal.pending)
@@ -116,7 +116,7 @@ class Flusher:
             return True
         if (published.durable if sync else published.visible) < ticket.end:
             return False
-        self._journal.seen(published)
+        self._journal.publish(published)
         return True
 
     def counted(self, ticket: Ticket) -> bool:

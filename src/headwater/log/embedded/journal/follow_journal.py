@@ -55,7 +55,7 @@ class JournalFollower:
         """Commits that are written and not yet visible, in order."""
         self.faults = Faults(storage, clock)
         self.closed = False
-        self.mended = False
+        self.repaired = False
         """Whether damaged records were repaired or left out since the last checkpoint."""
         self.boot = storage.boot_id()[:16]
         self.published = PublishedHead(storage, self.boot)
@@ -93,7 +93,7 @@ class JournalFollower:
             self._file.close()
         self.state, self.number, self.applied = loaded.state, loaded.journal, loaded.applied
         self.records = loaded.records
-        self.mended = loaded.mended
+        self.repaired = loaded.repaired
         self.findings += [f for f in loaded.findings if f not in self.findings]
         self._report(loaded.lost)
         self._file = file
@@ -118,7 +118,7 @@ class JournalFollower:
         workspace was deleted."""
         if not self.storage.exists(FOLDER):
             raise WorkspaceMissingError(
-                f"the workspace in {self.storage.root} is gone",
+                f"the workspace in {self.storage.root} no longer exists",
                 hint="was its folder moved or deleted? open it again",
                 file=str(self.storage.root),
             )
@@ -146,7 +146,7 @@ class JournalFollower:
             self.file()
             if not self.published.linked():
                 raise WorkspaceMissingError(
-                    f"the workspace in {self.storage.root} is gone",
+                    f"the workspace in {self.storage.root} no longer exists",
                     hint="was its folder moved or deleted? open it again",
                     file=str(self.storage.root),
                 )
@@ -157,7 +157,7 @@ class JournalFollower:
                 self.advance_to(head.journal)
             if head.journal == self.number and head.visible > self.head.visible:
                 self.fold(head.visible)
-                self.seen(head)
+                self.publish(head)
 
     def advance_to(self, number: int) -> None:
         """Follow the chain of journals; reload if a journal is missing, or voids a record that was applied."""
@@ -190,10 +190,10 @@ class JournalFollower:
             return
         span = (self.applied, limit)
         lost: list[str] = []
-        for record, end, mended in recovery.follow(
+        for record, end, repaired in recovery.follow(
             self.storage, self.file(), span, self.state, self.findings, lost
         ):
-            self.mended = self.mended or mended
+            self.repaired = self.repaired or repaired
             if record is not None:
                 self.apply(record, end)
             self.applied = end
@@ -206,7 +206,7 @@ class JournalFollower:
                 "background",
                 JOURNAL_FAULT,
                 "; ".join(lost),
-                "check cursors and definitions, then run headwater verify: where it finds the log whole, this is over",
+                "check cursors and definitions, then run headwater verify: the warning ends when it finds no damage",
             )
 
     def apply(self, record: Record, end: int) -> None:
@@ -216,7 +216,7 @@ class JournalFollower:
         self.records += 1
         self.pending.append(PendingCommit(end, record))
 
-    def seen(self, head: Head) -> None:
+    def publish(self, head: Head) -> None:
         """Make everything up to `head.visible` visible to readers of this process."""
         self.head = max(self.head, head)
         while self.pending and self.pending[0].end <= self.head.visible:

@@ -215,7 +215,7 @@ def parse_header(data: memoryview, at: int = 0) -> FrameHeader:
     expected = bytes(head[crc_at : crc_at + 16])
     head[crc_at : crc_at + 16] = _ZEROS
     if _digest(head) != expected:
-        raise DamagedFrameError("the checksum of the frame's header does not hold")
+        raise DamagedFrameError("the checksum of the frame's header does not match")
     fields = orjson.loads(raw)
     del fields["hw"], fields["hsum"]
     return FrameHeader(**fields, head_bytes=len(head))
@@ -234,7 +234,7 @@ def check_body(header: FrameHeader, body: memoryview) -> None:
     if len(body) != header.body:
         raise DamagedFrameError("the frame's body is cut off", header)
     if _digest(body).decode() != header.bsum:
-        raise DamagedFrameError("the checksum of the frame's body does not hold", header)
+        raise DamagedFrameError("the checksum of the frame's body does not match", header)
 
 
 def decode(data: memoryview, at: int, header: FrameHeader, schema: pa.Schema) -> pa.RecordBatch:
@@ -248,7 +248,7 @@ def producer_of(data: memoryview, at: int, header: FrameHeader) -> dict[str, Any
     return _metadata(data, at, header, b'{"producer":')
 
 
-def said_of(data: memoryview, at: int, header: FrameHeader) -> dict[str, Any] | None:
+def declaration_of(data: memoryview, at: int, header: FrameHeader) -> dict[str, Any] | None:
     """Return the further declaration of a punctuation, if any."""
     return _metadata(data, at, header, b'{"what":')
 

@@ -53,8 +53,9 @@ class PublishedHead:
         if self._boots is not None and first is not None and first.boot not in self._boots:
             raise FencedError(
                 f"the workspace in {self._storage.root} was opened by another machine",
-                detail="one machine at a time may use a workspace; this one has stopped, and has damaged nothing",
+                detail="only one machine at a time may use a workspace; this process has stopped, and nothing is damaged",
                 hint="end the processes on one of the machines, then open the workspace again",
+                reason="other-machine",
             )
         if len(heads) == 1:
             return first

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from headwater.catalog.definitions import TopicDefinition
 from headwater.log.embedded.journal.commit_ids import CommitIds
-from headwater.log.protocol import CursorInfo, Entry, GroupInfo, Promise
+from headwater.log.protocol import CursorInfo, Entry, GroupInfo, ProducerWatermark
 from headwater.log.repeated_appends import Sums
 from headwater.log.topic_names import EntryKey, entry_key
 from headwater.log.watermarks import NONE
@@ -114,7 +114,7 @@ class TopicState:
     id: int
     definition: TopicDefinition
     partitions: list[PartitionState]
-    promises: dict[str, Promise] = field(default_factory=dict)
+    watermarks_by_producer: dict[str, ProducerWatermark] = field(default_factory=dict)
     """Watermarks by producer, if the topic takes producer watermarks."""
 
     @property
@@ -188,7 +188,7 @@ class JournalState:
             "promises": [
                 [t.id, name, p.moment, p.heard_at]
                 for t in self.topics.values()
-                for name, p in t.promises.items()
+                for name, p in t.watermarks_by_producer.items()
             ],
             "producers": {
                 name: [p.epoch, p.last, list(p.receipts.items()), *([] if p.note is None else [p.note])]
@@ -216,7 +216,7 @@ class JournalState:
             )
             state.topics[topic.definition.name] = state.ids[number] = topic
         for number, name, moment, heard_at in plain.get("promises", ()):
-            state.ids[number].promises[name] = Promise(moment, heard_at)
+            state.ids[number].watermarks_by_producer[name] = ProducerWatermark(moment, heard_at)
         for name, (epoch, last, receipts, *noted) in plain["producers"].items():
             kept = OrderedDict((s, _receipt(r)) for s, r in receipts)
             sums = dict(plain.get("sums", {}).get(name, ()))

@@ -35,7 +35,7 @@ class NextJournal:
 
     def begin(self) -> None:
         """Under the writer's lock, after a checkpoint: begin the next journal where this one ends, unless others have."""
-        with self._held() as is_due:
+        with self._locked() as is_due:
             if is_due:
                 self._write(self._journal.applied, fence=False)
 
@@ -43,7 +43,7 @@ class NextJournal:
         """Start the next journal, if need be without the lock of the current one. Commits that the holder of that lock writes
         from now on are void; with `void`, after a failed sync, so is everything that was not published."""
         number = self._journal.number + 1
-        with self._held() as is_due:
+        with self._locked() as is_due:
             if is_due:
                 # From here on the file exists, and every writer and publisher looks for it after writing, so that no commit is
                 # missed.
@@ -55,8 +55,8 @@ class NextJournal:
                     )
                 self._write(end, fence=True, void=void)
                 self._journal.findings.append(
-                    f"{journal_name(number - 1)} was left at byte {end}: "
-                    + ("a sync failed" if void else "its writer died or did not move for too long")
+                    f"{journal_name(number - 1)} was closed at byte {end}: "
+                    + ("a sync failed" if void else "its writer died or was stopped for too long")
                 )
         self._publisher.broken = False
         self.enter()
@@ -111,7 +111,7 @@ class NextJournal:
             self._journal.storage.sync_dir(FOLDER)
 
     @contextlib.contextmanager
-    def _held(self) -> Iterator[bool]:
+    def _locked(self) -> Iterator[bool]:
         """Hold the lock of the next journal, created if it is missing, and yield whether this process must begin it. False if
         another process has begun it, or has since removed the current journal (and perhaps the next one). At the end, a file
         that was not begun is removed."""
@@ -139,8 +139,9 @@ class NextJournal:
         while not file.try_lock():
             if self._journal.clock_ms() - since > 2 * self._journal.settings.lock_timeout_ms:
                 raise LogTimeoutError(
-                    f"{file.name} is held by a process that does not move",
-                    hint="end that process: it was stopped while it took the workspace over from another",
+                    f"the lock on {file.name} is held by a process that does not release it",
+                    hint="end that process: it was stopped while it took over the workspace from another",
+                    file=file.name,
                 )
             time.sleep(0.001)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from headwater.catalog.definitions import TopicDefinition
 from headwater.core.errors import NewerVersionError
-from headwater.log import producer_watermarks as promises
+from headwater.log import producer_watermarks as by_producer
 from headwater.log.embedded.journal.journal_file import Record
 from headwater.log.embedded.journal.journal_state import (
     JournalState,
@@ -133,9 +133,11 @@ def _say(state: JournalState, said: Record, at: int) -> None:
     if topic is None or said["what"] == "silence":
         return
     if said["what"] == "promise":
-        topic.promises = promises.promised(topic.promises, said["by"], said["moment"], at)
+        topic.watermarks_by_producer = by_producer.declared(
+            topic.watermarks_by_producer, said["by"], said["moment"], at
+        )
     else:
-        topic.promises = promises.retired(topic.promises, said["by"])
+        topic.watermarks_by_producer = by_producer.retired(topic.watermarks_by_producer, said["by"])
 
 
 def _remember(state: JournalState, record: Record) -> None:
@@ -152,7 +154,9 @@ def _remember(state: JournalState, record: Record) -> None:
             before = ranges.get(part["p"])
             ranges[part["p"]] = [before[0] if before else part["o"][0], part["o"][1]]
             if topic.definition.watermark == "producers":
-                topic.promises = promises.appended(topic.promises, name, record["at"])
+                topic.watermarks_by_producer = by_producer.appended(
+                    topic.watermarks_by_producer, name, record["at"]
+                )
     producer.receipts[sequence] = receipt
     if "sums" in record:
         producer.sums[sequence] = record["sums"]

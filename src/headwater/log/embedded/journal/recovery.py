@@ -51,7 +51,7 @@ class LoadedState:
     findings: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     """Descriptions of journal records that could not be repaired."""
-    mended: bool = False
+    repaired: bool = False
     """Whether a damaged record was repaired or left out; the next checkpoint supersedes it."""
 
 
@@ -65,7 +65,7 @@ def begin_of(storage: Storage, number: int) -> Scanned | None:
         with contextlib.closing(storage.open(name, read_only=True)) as file:
             first = next(scan(file, 0), None)
             if isinstance(first, Damage) and first.end is not None:
-                record = salvage.mend(storage, file.read_at(0, first.end))
+                record = salvage.repair(storage, file.read_at(0, first.end))
                 if record is None:
                     raise damaged_begin(number)
                 first = Scanned(0, first.end, record, memoryview(b""))
@@ -80,8 +80,8 @@ def damaged_begin(number: int) -> CorruptionError:
     """Return the error for a journal whose first record cannot be read, although the journal was begun."""
     name = journal_name(number)
     return CorruptionError(
-        f"{name} is damaged at byte 0: its first record, which says where the journal before it ends, cannot be read",
-        detail="what was committed to it is not lost, and cannot be told from what was not",
+        f"{name} is damaged at byte 0: its first record, which has the end of the journal before it, cannot be read",
+        detail="its commits are not lost, but cannot be distinguished from writes that were not committed",
         hint=f"restore {name} from a backup",
         file=name,
         offset=0,
@@ -94,10 +94,11 @@ def missing(numbers: Sequence[int], there: Sequence[int]) -> CorruptionError:
     return CorruptionError(
         f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing: acknowledged commits are in "
         f"{'it' if len(names) == 1 else 'them'}",
-        detail=f"the newest checkpoint needs every later journal; {_said(numbers[0], there)}",
-        hint=_going_on(numbers[0], there),
+        detail=f"the newest checkpoint needs every later journal; {_proof(numbers[0], there)}",
+        hint=_remedy(numbers[0], there),
         file=names[0],
         offset=0,
+        reason="missing",
     )
 
 
@@ -106,28 +107,29 @@ def cut_short(number: int, size: int, limit: int, there: Sequence[int]) -> Corru
     name = journal_name(number)
     return CorruptionError(
         f"{name} ends at byte {size}: acknowledged commits are missing, up to byte {limit}",
-        detail=f"it is an older copy, or was cut; {_said(number, there)}",
-        hint=_going_on(number, there),
+        detail=f"it is an older copy, or was truncated; {_proof(number, there)}",
+        hint=_remedy(number, there),
         file=name,
         offset=size,
+        reason="truncated",
     )
 
 
-def _said(number: int, there: Sequence[int]) -> str:
+def _proof(number: int, there: Sequence[int]) -> str:
     """Return which file proves that commits were acknowledged in a journal."""
     if later := [journal_name(n) for n in there if n > number]:
-        return f"so does {later[-1]}, which goes on from there"
-    return "`head` says that commits are visible in it"
+        return f"{later[-1]} continues after those commits"
+    return "`head` shows that commits in it are visible"
 
 
-def _going_on(number: int, there: Sequence[int]) -> str:
+def _remedy(number: int, there: Sequence[int]) -> str:
     """Return the remedy for missing commits of a journal."""
     later = [journal_name(n) for n in there if n > number]
     away = f"move {', '.join(later)} out of the folder, and delete" if later else "delete"
     return (
         "restore the whole folder of the workspace from one backup, or this file. Where there is no backup, "
-        f"{away} the file `head` and those named head.1, head.2 and so on: the log then ends before the missing commits, gives their "
-        "offsets to other records, and every view, cursor and sink that had read them must be rebuilt"
+        f"{away} the file `head` and those named head.1, head.2 and so on: the log then ends before the missing commits and gives "
+        "their offsets to new records; every view, cursor and sink that had read them must be rebuilt"
     )
 
 
@@ -182,22 +184,23 @@ def _replay(storage: Storage, loaded: LoadedState, limit: int, there: Sequence[i
     if not storage.exists(name):
         raise CorruptionError(
             f"{name} is missing",
-            detail="the journal says what was committed since the last checkpoint",
+            detail="the journal has the commits since the last checkpoint",
             hint="restore the workspace's journal folder from a backup",
             file=name,
             offset=0,
+            reason="missing",
         )
     if limit <= loaded.applied:
         return
     with contextlib.closing(storage.open(name, read_only=True)) as file:
         size, whole, found = file.size(), loaded.applied, False
-        for record, end, mended in follow(
+        for record, end, repaired in follow(
             storage, file, (loaded.applied, limit), loaded.state, loaded.findings, loaded.lost
         ):
             if record is not None:
                 apply_record(loaded.state, record)
                 loaded.records += 1
-            loaded.applied, loaded.mended = end, loaded.mended or mended
+            loaded.applied, loaded.repaired = end, loaded.repaired or repaired
             whole, found = (end, False) if end <= size else (whole, found or record is not None)
         if size < limit and not (found and whole + claimed(file, whole) == limit):
             # more may be missing than the one cut record whose frames are in the segments
@@ -223,9 +226,9 @@ def follow(
             yield item.record, item.end, False
             continue
         end = item.end if item.end is not None else span[1]
-        record = salvage.mend(storage, file.read_at(item.start, end - item.start))
+        record = salvage.repair(storage, file.read_at(item.start, end - item.start))
         if record is not None:
-            findings.append(f"{file.name} was damaged at byte {item.start}; the record there could be mended")
+            findings.append(f"{file.name} was damaged at byte {item.start}; the record there was repaired")
             yield record, end, True
             continue
         after = found[place + 1] if item.end is not None else None
@@ -237,7 +240,7 @@ def follow(
             yield record, end, True
         lost.append(
             f"{file.name} is damaged at byte {item.start}, up to byte {end}: {rows} rows of the commits there were "
-            "found in the segments; cursors that were moved and topics that were changed there are as before"
+            "found in the segments; changes of cursors and topics there are lost"
         )
         findings.append(lost[-1])
         yield None, end, True
@@ -248,14 +251,14 @@ def _newest_checkpoint(storage: Storage, receipts_max: int) -> LoadedState:
     for journal, byte, name in reversed(checkpoints(storage)):
         begin = begin_of(storage, journal + 1)
         if begin is not None and begin.record["previous_end"] < byte:
-            findings.append(f"{name} has commits that were voided, and was passed over for the one before it")
+            findings.append(f"{name} has commits that were voided; the checkpoint before it was used")
             continue
         data = storage.read(name)
         text, _, digest = data.rpartition(b"\n")
         if xxhash.xxh3_64_hexdigest(text).encode() == digest:
             state = JournalState.from_json(orjson.loads(text)["state"], receipts_max)
             return LoadedState(state, journal, byte, findings=findings)
-        findings.append(f"{name} fails its checksum and was passed over for the one before it")
+        findings.append(f"{name} fails its checksum; the checkpoint before it was used")
     if findings and not storage.exists(journal_name(1)):
         raise CorruptionError(
             "no checkpoint of this workspace passes its checksum",
@@ -263,6 +266,7 @@ def _newest_checkpoint(storage: Storage, receipts_max: int) -> LoadedState:
             hint="restore the checkpoints folder from a backup",
             file=CHECKPOINTS,
             offset=0,
+            reason="no-checkpoint",
         )
     return LoadedState(JournalState(receipts_max=receipts_max), 1, 0, findings=findings)
 
@@ -328,7 +332,7 @@ def repair_after_power_loss(storage: Storage, findings: list[str], head: Head | 
                     )
                     continue
                 findings.append(
-                    f"{file.name} was cut at byte {item.start}: its frames never reached the disk"
+                    f"{file.name} was truncated at byte {item.start}: the frames of its last commit never reached the disk"
                 )
                 file.truncate(item.start)
                 file.sync()

@@ -30,7 +30,7 @@ _BITS = [1 << bit for bit in range(8)]
 _CHANGES = [*_BITS, *(change for change in range(256) if change not in _BITS and change)]
 
 
-def mend(storage: Storage, data: bytes) -> Record | None:
+def repair(storage: Storage, data: bytes) -> Record | None:
     """Return the record that `data`, all bytes from its start to the next whole record, must have been; None if unknown."""
     if len(data) < RECORD.size:
         return None
@@ -157,7 +157,7 @@ def _runs(storage: Storage, topic: TopicState, number: int, after: int, before: 
                 if run is not None:
                     yield run
                 producer = frames.producer_of(data, at, header)
-                said = frames.said_of(data, at, header)
+                said = frames.declaration_of(data, at, header)
                 run = _Run(topic, number, name, at, at, [], producer, said, new=not start and run is None)
             run.headers.append(header)
             at += header.total_bytes

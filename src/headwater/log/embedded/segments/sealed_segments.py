@@ -30,7 +30,7 @@ from headwater.core.storage import SequentialWriter, Storage
 from headwater.log.embedded.journal.journal_state import Segment
 from headwater.log.watermarks import NONE
 
-HIDDEN_FIELDS = (
+METADATA_FIELDS = (
     pa.field("_offset", pa.int64(), nullable=False),
     pa.field("_appended_at", pa.timestamp("us", "UTC"), nullable=False),
     pa.field("_watermark", pa.timestamp("us", "UTC")),
@@ -50,7 +50,7 @@ Integers = npt.NDArray[np.int64]
 def sealed_schema(storage_schema: pa.Schema) -> pa.Schema:
     """Return the columns of a sealed file for records of a given schema; `_op` is text in it."""
     fields = [pa.field("_op", pa.string()) if f.name == "_op" else f for f in storage_schema]
-    return pa.schema([*fields, *HIDDEN_FIELDS])
+    return pa.schema([*fields, *METADATA_FIELDS])
 
 
 @dataclass
@@ -201,15 +201,17 @@ class SealedReader:
         found = self._open.get(segment.name)
         if found is None:
             if self._storage.size(segment.name) != segment.size:
-                raise corrupt(segment, 0, "its length is not what was written")
+                raise corrupt(segment, 0, "its length differs from what was written")
             with pa.memory_map(self._storage.path(segment.name)) as mapped:
                 data = memoryview(mapped.read_buffer())
                 footer, magic = footer_of(data), bytes(data[:4])
                 digest = xxhash.xxh3_64_hexdigest(footer)
             if not segment.checksums or digest != segment.checksums[0]:
-                raise corrupt(segment, segment.size - len(footer), "the checksum of its footer does not hold")
+                raise corrupt(
+                    segment, segment.size - len(footer), "the checksum of its footer does not match"
+                )
             if magic != b"PAR1":
-                raise corrupt(segment, 0, "it does not begin as a Parquet file does")
+                raise corrupt(segment, 0, "it does not begin with the magic bytes of Parquet")
             found = OpenedSealed(self._storage.path(segment.name))
             self._open[segment.name] = found
             while len(self._open) > self._open_max:
@@ -226,7 +228,7 @@ class SealedReader:
                 first, last = (int(b[number]) for b in opened.bounds["_offset"])
                 at = len(opened.data) - len(opened.data[_start_of(data, opened.data) :])
                 raise corrupt(
-                    segment, at, f"the checksum of offsets {first} to {last} does not hold", last + 1
+                    segment, at, f"the checksum of offsets {first} to {last} does not match", last + 1
                 )
             opened.checked.add(number)
         return opened.file.read_row_group(number, columns=columns)
@@ -294,7 +296,7 @@ class SealedReader:
             table = pq.read_table(pa.BufferReader(payload))
         except (pa.ArrowException, struct.error, OSError):
             named = dataclasses.replace(segment, name=steps_name(segment.name))
-            raise corrupt(named, 0, "its checksum does not hold") from None
+            raise corrupt(named, 0, "its checksum does not match") from None
         return integers(table.column("_offset")), integers(table.column("_watermark"))
 
 
@@ -335,7 +337,7 @@ def corrupt(segment: Segment, byte: int, what: str, next_offset: int | None = No
     return CorruptionError(
         f"{segment.name} is damaged at byte {byte}: {what}",
         detail=f"no record of the damaged part was returned; the rest of the partition is readable from offset {onward}",
-        hint="restore the file from a backup, or read on from the offset named; `headwater verify` lists all damage",
+        hint="restore the file from a backup, or continue reading from that offset; `headwater verify` lists all damage",
         file=segment.name,
         offset=byte,
         next_offset=onward,

@@ -126,7 +126,7 @@ class SegmentReader:
                 prefix = file.read_at(0, start)
                 if not frames.is_prefix(prefix, next(iter(segment.checksums), None)):
                     file.close()
-                    raise corrupt(segment, 0, "its schema is not what was written")
+                    raise corrupt(segment, 0, "its schema differs from what was written")
                 schema = pa.ipc.read_schema(pa.py_buffer(prefix))
                 found = self._files[segment.name] = _Open(file, schema)
                 while len(self._files) > self._open_max:
@@ -223,11 +223,11 @@ class SegmentReader:
                     header = frames.parse_header(memoryview(data), byte)
                     if header.first > start:
                         raise corrupt(
-                            segment, at, "the checksum of a frame's header does not hold", header.first
+                            segment, at, "the checksum of a frame's header does not match", header.first
                         )
                     return at + byte
             byte = data.find(frames.CONTINUATION, byte + 1)
-        raise corrupt(segment, at, "the checksum of a frame's header does not hold")
+        raise corrupt(segment, at, "the checksum of a frame's header does not match")
 
     # --- batches -------------------------------------------------------------------------------------------------
 
@@ -359,7 +359,7 @@ def frame_watermarks(rows: FrameRows, topic: TopicDefinition) -> npt.NDArray[np.
     return row_watermarks(times, header.w0, header.at, topic)[0]
 
 
-def hidden_column(name: str, pieces: Sequence[FrameRows], topic: TopicDefinition) -> pa.Array:
+def metadata_column(name: str, pieces: Sequence[FrameRows], topic: TopicDefinition) -> pa.Array:
     """Return a metadata column over joined frames."""
     counts = [p.batch.num_rows for p in pieces]
     if name == "_offset":
@@ -389,7 +389,7 @@ def _gather(pieces: Sequence[FrameRows], topic: TopicDefinition, columns: Sequen
     batches = [p.batch.select([c for c in own if c in p.batch.schema.names]) for p in pieces]
     batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     batch = adapt(batch, pa.schema([schema.field(c) for c in own]), pieces_rows(pieces))
-    return _arrange(batch, lambda name: hidden_column(name, pieces, topic), columns)
+    return _arrange(batch, lambda name: metadata_column(name, pieces, topic), columns)
 
 
 def pieces_rows(pieces: Sequence[FrameRows]) -> int:
