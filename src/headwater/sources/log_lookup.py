@@ -172,8 +172,8 @@ class Lookups:
         for index in self._indexes.pop((definition.name, definition.incarnation)).values():
             index.clear()
         return CorruptionError(
-            f"the index of the keys of topic {definition.name!r} is not of this log",
-            hint="it was removed, and is made again: start the source once more",
+            f"the key index of topic {definition.name!r} does not belong to this log",
+            hint="the index was removed; start the source again to rebuild it",
             topic=definition.name,
         )
 

@@ -113,11 +113,18 @@ class PythonSource:
         declared = getattr(kind, "topics", None)
         if not isinstance(declared, Mapping) or not declared:
             raise UsageError(
-                f"{self._path} does not say which topics it fills",
+                f"{self._path} does not declare the topics that it writes to",
                 hint="write topics = {'clicks': 'user BIGINT, url STRING'} in the class",
+                source=self.name,
+                reason="no-topics",
             )
         if not callable(getattr(kind, "read", None)):
-            raise UsageError(f"{self._path} has no method read(position)", hint="see headwater.Source")
+            raise UsageError(
+                f"{self._path} has no method read(position)",
+                hint="implement the protocol headwater.Source",
+                source=self.name,
+                reason="no-read",
+            )
         made = []
         for name, said in declared.items():
             existing = self._definition(name)
@@ -143,7 +150,7 @@ class PythonSource:
                         position, failures = event.position, 0
             except (HeadwaterError, _UserError) as error:
                 failures += 1
-                told = self._told(error)
+                told = self._stopped_by(error)
                 if self._is_awaited and failures >= TRIES_AWAITED:
                     self.state = f"stopped: {told.message}"
                     raise told from error.__cause__ or error
@@ -210,47 +217,54 @@ class PythonSource:
     def _pair(self, item: Any) -> tuple[Mapping[str, Any], Position]:
         if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], Mapping):
             raise UsageError(
-                f"{self._path}.read gave {_short(item)}, not rows by topic and a position",
+                f"{self._path}.read yielded {_short(item)} instead of rows by topic and a position",
                 hint="yield {'topic': rows}, position",
+                reason="not-a-pair",
             )
         rows, said = item
         try:
             plain = json.loads(json.dumps(said))
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"{self._path}.read gave the position {_short(said)}, which is not plain JSON: {error}",
-                hint="a position is made of numbers, text, lists and dicts",
+                f"{self._path}.read yielded the position {_short(said)}, which is not plain JSON: {error}",
+                hint="build the position from numbers, text, lists and dicts",
+                reason="position-not-json",
             ) from None
         if said is None:
-            raise UsageError(f"{self._path}.read gave no position", hint="None is where it all begins")
+            raise UsageError(
+                f"{self._path}.read yielded the position None",
+                hint="yield another position with rows: None means the beginning of the source",
+                reason="no-position",
+            )
         return rows, {"position": plain}
 
     def _topic(self, name: Any) -> TopicDefinition:
         topic = self._definition(name) if isinstance(name, str) else None
         if topic is None or topic.captured_by not in (None, self.name):
             raise TopicNotFoundError(
-                f"{self._path}.read gave rows for topic {name!r}, which source {self.name!r} does not fill",
-                hint="name it among the topics of the class",
+                f"{self._path}.read yielded rows for topic {name!r}, to which source {self.name!r} does not write",
+                hint="add the topic to the topics of the class",
                 topic=str(name),
             )
         return topic
 
-    def _told(self, error: HeadwaterError | _UserError) -> SourceError:
+    def _stopped_by(self, error: HeadwaterError | _UserError) -> SourceError:
         if isinstance(error, HeadwaterError):
             return SourceError(
-                f"source {self.name!r} ({self._path}) cannot go on: {error.message}",
+                f"source {self.name!r} ({self._path}) cannot continue: {error.message}",
                 detail=error.detail,
                 hint=error.hint,
-                source=self.name,
+                **{**error.facts, "source": self.name},
             )
         cause = error.__cause__
         assert cause is not None
         frames = traceback.format_exception(cause)
         return SourceError(
-            f"source {self.name!r} cannot go on: {self._path} raised {type(cause).__name__}: {cause}",
+            f"source {self.name!r} cannot continue: {self._path} raised {type(cause).__name__}: {cause}",
             detail="".join(frames).rstrip(),
-            hint="it is asked again from the last position in the log once it can be",
+            hint="correct the error; the source then resumes from its last position in the log",
             source=self.name,
+            class_path=self._path,
         )
 
     def _wait(self, seconds: float) -> Iterator[Event]:
@@ -293,14 +307,19 @@ def load(path: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, ValueError) as error:
         if not colon or not module or not name:
             raise UsageError(
-                f"{path!r} does not name a class", hint="write class = 'package.module:Class'"
+                f"{path!r} is not the path of a class",
+                hint="write class = 'package.module:Class'",
+                option="class",
+                reason="path",
             ) from None
         raise UsageError(
-            f"there is no class {path}: {error}",
-            hint="is its module where Python looks for it, in the process that runs the workspace?",
+            f"cannot import class {path}: {error}",
+            hint="make its module importable in the process that runs the workspace, such as through PYTHONPATH",
+            option="class",
+            reason="import",
         ) from error
     if not callable(found):
-        raise UsageError(f"{path} is not a class")
+        raise UsageError(f"{path} is not a class", option="class", reason="not-a-class")
     return found  # type: ignore[no-any-return]
 
 
@@ -325,10 +344,12 @@ def _read_arguments(said: Any) -> dict[str, Any]:
         arguments = json.loads(text(said, "options"))
     except ValueError as error:
         raise UsageError(
-            f"options are a JSON object: {error}", hint='options = \'{"region": "eu"}\''
+            f"options is not valid JSON: {error}", hint='options = \'{"region": "eu"}\'', option="options"
         ) from None
     if not isinstance(arguments, dict):
-        raise UsageError("options are a JSON object", hint='options = \'{"region": "eu"}\'')
+        raise UsageError(
+            "options must be a JSON object", hint='options = \'{"region": "eu"}\'', option="options"
+        )
     return arguments
 
 

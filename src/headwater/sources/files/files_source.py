@@ -79,16 +79,19 @@ class FilesSource:
         folder = os.path.dirname(re.split(r"[*?\[]", self.options.path)[0]) or "."
         if not os.path.isdir(folder):
             raise UsageError(
-                f"source {self.name!r} looks for files in {os.path.abspath(folder)}, which is no folder",
-                hint="make the folder, or correct the path; a relative one is taken from where the process runs",
+                f"source {self.name!r} cannot read files in {os.path.abspath(folder)}: the folder does not exist",
+                hint="create the folder, or correct path; a relative path is resolved against the working directory of the process",
+                source=self.name,
+                folder=os.path.abspath(folder),
             )
         existing = self._definition(self.options.topic)
         topics = [errors_topic(self.name)] if self.options.on_error == "divert" else []
         if existing is not None and existing.captured_by is None:
             if self.options.columns is not None or self.options.key:
                 raise UsageError(
-                    f"topic {existing.name!r} is there already, so its columns and key are known",
-                    hint="leave columns and key out, or name another topic",
+                    f"topic {existing.name!r} already exists with its own columns and key",
+                    hint="omit columns and key, or name another topic",
+                    source=self.name,
                     topic=existing.name,
                 )
             check_readable(self.options, existing, self.name)
@@ -108,11 +111,16 @@ class FilesSource:
         is_parquet = self.options.format == "parquet"
         found = Tracker(self.options, None).look(self._clock.now_us()) if is_parquet else []
         if not found:
-            what = "there is no Parquet file yet to take them from" if is_parquet else self.options.format
+            what = "no Parquet file exists yet from which to read them" if is_parquet else self.options.format
             raise UsageError(
-                f"source {self.name!r} does not say the columns of topic {self.options.topic!r}",
-                detail=what if is_parquet else f"files of format {what!r} do not say their types themselves",
-                hint="write columns = 'id BIGINT, name STRING, at TIMESTAMP', or make the topic first",
+                f"source {self.name!r} does not declare the columns of topic {self.options.topic!r}",
+                detail=what
+                if is_parquet
+                else f"files of format {what!r} do not contain the types of their columns",
+                hint="write columns = 'id BIGINT, name STRING, at TIMESTAMP', or create the topic first",
+                source=self.name,
+                topic=self.options.topic,
+                option="columns",
             )
         schema = normalize_schema(pq.read_schema(found[0].path).remove_metadata())
         return owned(self.name, define_topic(self.options.topic, schema, key=self.options.key))
@@ -156,7 +164,8 @@ class FilesSource:
         except OSError as error:
             raise SourceError(
                 f"source {self.name!r} cannot read {error.filename or self.options.path}: {error.strerror}",
-                hint="let the user that runs Headwater read it, or leave it out of the path",
+                hint="grant read access to the user that runs Headwater, or exclude the file from path",
+                file=str(error.filename or self.options.path),
                 source=self.name,
             ) from error
         finally:

@@ -144,7 +144,11 @@ class Look:
         names = parquet.schema_arrow.names
         unknown = [name for name in names if name not in wanted]
         if unknown and self._options.extra == "refuse":
-            raise UsageError(f"it has a column {unknown[0]!r} that topic {topic.name!r} does not have")
+            raise UsageError(
+                f"the file has a column {unknown[0]!r} that topic {topic.name!r} does not have",
+                topic=topic.name,
+                column=unknown[0],
+            )
         begin = 0
         for batch in parquet.iter_batches(PARQUET_ROWS, columns=[n for n in names if n in wanted]):
             made = list(table_rows(batch, topic, begin)) if batch.num_rows else []
@@ -175,7 +179,7 @@ class Look:
     def _unfit(self, file: ChangedFile) -> Iterator[Event]:
         """Reject a file that can only be processed as a whole, and is incomplete."""
         kind = "Parquet" if self._options.format == "parquet" else "gzip"
-        yield from self._refuse(file, [MalformedLine(0, None, f"it is not a whole {kind} file")])
+        yield from self._refuse(file, [MalformedLine(0, None, f"the file is not a complete {kind} file")])
         with open(file.path, "rb") as content:
             nothing = head_of(content, 0)
         self._took(file, replace(parquet_known(file), offset=0, head=nothing))
@@ -203,9 +207,9 @@ class Look:
         name = self._reader.source
         place = "row" if self._options.format == "parquet" else "byte"
         return SourceError(
-            f"source {name!r} cannot take what is at {place} {refused.byte} of {file.path}: {refused.reason}",
-            detail=None if not refused.line else f"it begins {refused.line[:100]}",
-            hint=f"correct it, or CREATE OR REPLACE SOURCE {name} ... on_error = 'divert' puts such on {name}_errors",
+            f"source {name!r} cannot read {file.path} at {place} {refused.byte}: {refused.reason}",
+            detail=None if not refused.line else f"the rejected line begins: {refused.line[:100]}",
+            hint=f"correct the file, or CREATE OR REPLACE SOURCE {name} ... on_error = 'divert' to write such rows to {name}_errors",
             source=name,
             file=file.path,
             byte=refused.byte,

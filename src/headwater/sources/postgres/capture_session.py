@@ -157,8 +157,10 @@ class CaptureSession:
         for name in dict.fromkeys((*position.get("tables", ()), *position.get("stopped", ()))):
             if name not in there and name.startswith(schemas):
                 error = SourceRefusedError(
-                    f"there is no table {name} any more, or none that can be captured",
-                    hint="create it again, or leave its topic as it is",
+                    f"table {name} no longer exists, or can no longer be captured",
+                    hint="create the table again, or keep its topic as it is",
+                    table=str(name),
+                    reason="no-table",
                 )
                 self._at.tables.stop_absent(name, error)
 
@@ -233,7 +235,7 @@ class CaptureSession:
             self._replication.version, self._options.slot, failover=self._options.failover
         )
         self._replication.begin(command)
-        self._standing.state = "waiting until transactions that are under way have ended, to begin after them"
+        self._standing.state = "waiting for running transactions to end, before the slot can be created"
         while (answer := self._replication.answer(QUIET_S)) is None:
             yield Quiet()
         _, point, snapshot, _ = answer[0]
@@ -347,7 +349,7 @@ class CaptureSession:
         position = standing.position or {}
         check_confirmed(slot, position, standing.taken, at.source)
         if slot.active_pid is None:
-            raise SessionEndedError("the stream and the catalog were read from two servers")
+            raise SessionEndedError("the replication stream and the catalog come from two different servers")
         setting = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"
         timeout_ms = int(at.connection.value(setting))
         self._intake = Receiver(self._replication, lambda: standing.durable, timeout_ms)
@@ -400,7 +402,7 @@ class CaptureSession:
         standing = self._standing
         standing.streaming = False
         standing.notes["streaming"] = (
-            f"transactions are read at their commit, for Postgres could not decode one that was under way: {error.message}"
+            f"transactions are read at their commit, because Postgres could not decode a transaction in progress: {error.message}"
         )
         _log.warning("source %r: %s", self._at.source, standing.notes["streaming"])
         return SessionEndedError(standing.notes["streaming"], detail=error.detail, source=self._at.source)
@@ -475,10 +477,10 @@ def _not_published(error: SourceRefusedError, source: str) -> PublicationError:
     """Return the error for changes that were made while a publication did not exist: Postgres before version 18 fails at them,
     and sends nothing after them."""
     return PublicationError(
-        f"a publication of source {source!r} was dropped and created again: what was changed meanwhile cannot be read",
+        f"a publication of source {source!r} was dropped and created again: changes made in between are not in the stream",
         detail=error.message,
-        hint=f"ALTER SOURCE {source} RESTART makes a new slot and snapshots the tables anew; "
-        "with on_gap = 'snapshot' that happens by itself",
+        hint=f"ALTER SOURCE {source} RESTART creates a new slot and takes a new snapshot of the tables; "
+        "on_gap = 'snapshot' does that automatically",
         reason="unpublished",
         source=source,
     )

@@ -78,7 +78,7 @@ class Gaps:
             self._known[name] = current
             reason = gaps.get(name)
             if name in self._at.tables.absent and self.snapshots:
-                reason = "it was not there for a while"
+                reason = "it did not exist for some time"
             if reason is None and name not in had_stopped and (was := known.get(name)) is not None:
                 found = difference(was, current) or self._added_again(table, was, current)
                 reason = self._resolve(table, found)
@@ -117,7 +117,7 @@ class Gaps:
             if was is None:
                 continue
             if current is None or current.name != name or not current.logged:
-                raise SessionEndedError(f"table {name} is gone, renamed, or unlogged")
+                raise SessionEndedError(f"table {name} was dropped, renamed, or made unlogged")
             if new_parts(was, current):
                 raise SessionEndedError(f"table {name} has new partitions")
             self._prune_unseen(table, current, followed)
@@ -129,7 +129,7 @@ class Gaps:
             found = difference(was, current)
             if found is None and is_other:
                 found = Difference(
-                    "redefined", "columns were renamed, or dropped and added, since it was changed"
+                    "redefined", "columns were renamed, or dropped and added, after the row was changed"
                 )
             if found is not None and found.kind not in FOLLOWED:
                 raise SessionEndedError(f"table {name}: {found.reason}")
@@ -156,7 +156,7 @@ class Gaps:
             was = tables.captured(str(table))
             is_same = was is not None and was.state.oid == table.state.oid
             if str(table) in waiting and not (is_same and str(table) in gone):
-                raise SessionEndedError(f"table {table} is there again")
+                raise SessionEndedError(f"table {table} exists again")
 
     def renew(self, tables: Sequence[Captured]) -> None:
         """Store the current identities of tables that were resumed, and are copied again."""
@@ -244,7 +244,7 @@ class Gaps:
         definition = None if table.is_outbox else self._at.history.definition(table.topic)
         if definition is None or set(added_columns(was, now)).isdisjoint(definition.schema.names):
             return None
-        return Difference("redefined", "a column was dropped, and another one has its name")
+        return Difference("redefined", "a column was dropped, and another column was given its name")
 
     def _may_differ(self, table: Captured, described: RelationMessage, now: TableIdentity) -> bool:
         """Whether columns that the stream has described may have other names in the catalog."""
@@ -296,8 +296,8 @@ class Gaps:
         at = self._at
         return SlotError(
             f"events of outbox {table} of source {at.source!r} may be lost: {reason}",
-            detail="a snapshot cannot have events whose rows were deleted since",
-            hint=f"ALTER SOURCE {at.source} RESTART begins anew, with the rows that the outbox has now",
+            detail="a snapshot does not contain events whose rows were deleted in the meantime",
+            hint=f"ALTER SOURCE {at.source} RESTART starts again from the rows that the outbox has now",
             slot=at.options.slot,
             reason="events lost",
             source=at.source,

@@ -271,6 +271,8 @@ class PostgresSource:
             raise UsageError(
                 f"source {self.name!r} does not capture table {name}",
                 hint=f"its tables are {', '.join(map(str, self.options.tables))}",
+                source=self.name,
+                table=str(name),
             )
         return str(name)
 

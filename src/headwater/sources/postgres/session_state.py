@@ -88,14 +88,14 @@ class SessionState:
         rows could not be distinguished from rows that the topics have already."""
         if table.is_outbox:
             self.missing[str(table)] = (
-                f"lacking events that were written to outbox {table} {when}: those that lie there are not copied, for the topics may have them "
-                f"(INSERT those that are lacking again, ALTER SOURCE {self.source} RESTART {table} leaves it as it is)"
+                f"missing events that were written to outbox {table} {when}: the rows of the outbox are not copied, because the topics may "
+                f"have them already (INSERT the missing events again, or accept the gap with ALTER SOURCE {self.source} RESTART {table})"
             )
             return
         self.missing[str(table)] = (
-            f"lacking what was inserted into {table} {when}: it has no key, and rows of it cannot be told apart "
-            f"(DROP TOPIC {table.topic} and ALTER SOURCE {self.source} RESTART copy all of it, "
-            f"ALTER SOURCE {self.source} RESTART {table} leaves it as it is)"
+            f"missing rows that were inserted into {table} {when}: it has no key by which rows could be compared "
+            f"(DROP TOPIC {table.topic} and ALTER SOURCE {self.source} RESTART copy the whole table, "
+            f"ALTER SOURCE {self.source} RESTART {table} accepts the gap)"
         )
 
 

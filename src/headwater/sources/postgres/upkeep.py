@@ -42,7 +42,7 @@ class Upkeep:
             self._gaps.look_for_stopped()
         except SourceLockedError:
             self._standing.note(
-                "lock", "not comparing its tables, for one of the other transactions holds a lock on them"
+                "lock", "not comparing tables, because another transaction holds a lock on one of them"
             )
         else:
             self._standing.note("lock", None)
@@ -62,7 +62,7 @@ class Upkeep:
         for table in self._unpublished():
             if str(table) not in at.tables.stopped:
                 add = f"ALTER PUBLICATION {identifier(at.publications[0])} ADD TABLE {table.state.name}"
-                self._gaps.stop(table, "it is no longer part of the publication", add)
+                self._gaps.stop(table, "the publication no longer contains it", add)
         for table in at.tables.all():
             if at.tables.topic(table.state.oid) is not None:
                 try:
@@ -95,7 +95,7 @@ class Upkeep:
         if any(name.table == "*" for name in self._options.tables):
             found = find_tables(at.connection, self._options, lambda table, error: None)
             if new := [str(table) for table in found if str(table) not in known]:
-                raise SessionEndedError(f"there is a new table {new[0]}")
+                raise SessionEndedError(f"the new table {new[0]} is to be captured")
 
 
 def drop_slot(at: SessionContext) -> None:

@@ -71,7 +71,9 @@ def read_options(source: str, options: Mapping[str, Any]) -> StatsdOptions:
     """The checked options; UsageError names what is wrong."""
     port = whole_number(options.get("port"), "port", hint="port = 8125")
     if port > PORT_MAX:
-        raise UsageError(f"port is at most {PORT_MAX}, not {port}", hint="port = 8125")
+        raise UsageError(
+            f"port must be at most {PORT_MAX}, not {port}", hint="port = 8125", option="port", value=port
+        )
     return StatsdOptions(
         host=text(options.get("host", HOST), "host"),
         port=port,
@@ -232,8 +234,10 @@ class StatsdSource:
         topic = self._definition(self.options.topic)
         if topic is None or topic.captured_by != self.name:
             raise UsageError(
-                f"topic {self.options.topic!r} of source {self.name!r} is gone, or somebody else's",
-                hint=f"CREATE OR REPLACE SOURCE {self.name} FROM STATSD ... makes it anew",
+                f"topic {self.options.topic!r} of source {self.name!r} was dropped, or belongs to another source",
+                hint=f"CREATE OR REPLACE SOURCE {self.name} FROM STATSD ... creates the topic again",
+                source=self.name,
+                topic=self.options.topic,
             )
         return topic
 

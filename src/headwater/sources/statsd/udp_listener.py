@@ -154,7 +154,9 @@ def bound(host: str, port: int, receive_bytes: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         made.close()
         raise SourceUnreachableError(
-            f"port {port} of {host} cannot be listened at: {error}",
-            hint="does another process listen there? port = ... and host = ... take another",
+            f"cannot bind UDP port {port} of {host}: {error}",
+            hint="stop the other process that listens there, or set another port or host",
+            host=host,
+            port=port,
         ) from None
     return made

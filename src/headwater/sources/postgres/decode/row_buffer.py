@@ -169,8 +169,9 @@ class RowBuffer:
         relation = self._known(oid)
         if relation is None:
             raise CorruptionError(
-                f"the replication stream has a row of table {int.from_bytes(oid)}, which it has not described",
-                hint="is something between Headwater and Postgres that does not speak its protocol?",
+                f"the replication stream has a row of table {int.from_bytes(oid)} before a description of the table",
+                hint="check whether a proxy between Headwater and Postgres alters the replication stream",
+                reason="undescribed-table",
             )
         run = self._now.latest[oid] = RowRun(relation, self._streaming)
         self._now.runs.append(run)

@@ -50,10 +50,12 @@ def breaks_contract(
         return None
     topic = quote(definition.name)
     return SchemaError(
-        f"its owner {' and '.join(said)}, and topic {definition.name!r} has schema_changes = 'refuse'",
-        detail="the topic is as it was; changes of this table are not taken any more, all other tables go on",
-        hint=f"ALTER TOPIC {topic} SET (schema_changes = 'follow') lets the topic have the columns too, or change the table back",
+        f"its schema changed ({', '.join(said)}), and topic {definition.name!r} has schema_changes = 'refuse'",
+        detail="the topic is unchanged; changes of this table are no longer captured, all other tables continue",
+        hint=f"ALTER TOPIC {topic} SET (schema_changes = 'follow') applies the change to the topic, or change the table back",
         topic=definition.name,
+        changes=tuple(said),
+        reason="schema-changes-refused",
     )
 
 

@@ -246,7 +246,7 @@ def difference(was: TableIdentity, now: TableIdentity) -> Difference | None:
     if was.oid != now.oid:
         reason = (
             f"it is not the table that was captured (oid {was.oid}, now {now.oid}): "
-            "it was dropped and created again, or another one has its name"
+            "it was dropped and created again, or another table has its name now"
         )
         return Difference("replaced", reason)
     if not was.published & now.published:
@@ -254,30 +254,33 @@ def difference(was: TableIdentity, now: TableIdentity) -> Difference | None:
         reason = (
             "a publication that published it was dropped"
             if left
-            else "it was taken out of its publication, or the publication was altered"
+            else "it was removed from its publication, or the publication was altered"
         )
-        return Difference("unpublished", f"{reason}: changes of it may not have been sent meanwhile")
+        return Difference("unpublished", f"{reason}: changes made in the meantime may not be in the stream")
     for oid, part in was.parts.items():
         if (other := now.parts.get(oid)) is not None and other.attached != part.attached:
             return Difference(
                 "reattached", f"its partition {'.'.join(other.place)} was detached and attached again"
             )
     if _identified_otherwise(was, now):
-        return Difference("redefined", "a partition had another replica identity for a while")
+        return Difference("redefined", "a partition had another replica identity for some time")
     if _reworded(was, now):
-        return Difference("redefined", "values of a type of its columns are written in another way")
+        return Difference("redefined", "values of a type of its columns have another text form now")
     if _renamed(was, now) or _filled(was, now) or _unseen(was, now):
         return Difference(
-            "redefined", "a column was renamed, or added with a value for the rows that are there"
+            "redefined", "a column was renamed, or added with a default value for existing rows"
         )
     if (altered := _altered(was, now)) and _moved(was, now):
         if altered <= was.filled - now.filled or _retyped(was, now):
             return Difference(
-                "redefined", "a column has another type, or was added with a value and then rewritten"
+                "redefined",
+                "a column has another type, or was added with a default value before a rewrite of the table",
             )
-        return Difference("rewritten", "ALTER TABLE has rewritten its rows, which the server does not send")
+        return Difference(
+            "rewritten", "ALTER TABLE rewrote its rows, which the replication stream does not contain"
+        )
     if _maybe_unlogged(was, now):
-        return Difference("redefined", "its rows were rewritten, and may have been unlogged for a while")
+        return Difference("redefined", "its rows were rewritten, and may have been unlogged for some time")
     return None
 
 

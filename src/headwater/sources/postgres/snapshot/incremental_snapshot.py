@@ -178,7 +178,7 @@ class IncrementalSnapshots:
                 # The current position marks the table, in case the session ends before the next position is committed.
                 self._at.standing.take_up_later(str(table))
                 if not self._is_there(table):
-                    raise SessionEndedError(f"table {table} is another one than it was")
+                    raise SessionEndedError(f"table {table} was dropped and created again")
                 self._at.filters = row_filters(self._at.connection, self._at.publications)
                 yield from self._at.tables.learn_now(self._at.connection, self._at.publications, [table])
                 if str(table) not in self._at.tables.stopped:
@@ -210,7 +210,7 @@ class IncrementalSnapshots:
         if name in unfit or name in map(str, found):
             self._at.tables.absent.discard(name)
             self._at.standing.take_up_later(name)
-            raise SessionEndedError(f"table {name} is to be taken up again")
+            raise SessionEndedError(f"table {name} is to be resumed")
 
     def _check(self, chunk: SnapshotChunk) -> None:
         """Raise the error of a chunk, unless its table has just been changed: then the chunk is selected again."""
@@ -295,7 +295,7 @@ class IncrementalSnapshots:
             self._held.pop(chunk.table.relation.oid, None)
             self.is_outdated |= is_other
             waits_for = (
-                "its columns and partitions to be compared" if is_other else "transactions under way to end"
+                "its columns and partitions to be compared" if is_other else "running transactions to end"
             )
             self._at.standing.stream(f"waiting for {waits_for}, to copy {table}")
             self._not_before = time.monotonic() + AGAIN_S

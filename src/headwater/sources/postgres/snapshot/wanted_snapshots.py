@@ -99,7 +99,7 @@ class WantedSnapshots:
         """Request snapshots of tables for a new slot at `position`. Rows that their topics have already are from before the
         slot, and are replaced."""
         for table in tables:
-            when = f"before {lsn_text(position)}, since the slot was lost"
+            when = f"before {lsn_text(position)}, because the slot was lost"
             self._begin_anew(table, when, settled=settled)
 
     def _begin_anew(self, table: Captured, when: str, *, settled: bool = False) -> None:
