@@ -18,6 +18,7 @@ from headwater.sinks.base.circuit_breaker import CircuitOptions
 from headwater.sinks.base.http_post import Hook
 from headwater.sinks.base.target import RowsRefusedError, SinkError, Target, TargetDownError, TargetShape
 from headwater.sinks.webhook.target import HttpPostOptions, WebhookTarget, signature
+from tests.raising import raises
 from tests.sinks.keeping import AtLeastOnceContract, Kept, Receiver
 from tests.sinks.receiving import Answer, Server
 from tests.sinks.samples import EVERYTHING, contents_at, everything, records_at, shape, stand_of, upsert
@@ -181,7 +182,7 @@ def test_after_some_attempts_the_target_is_down_and_the_stand_has_not_moved(serv
     target = webhook(server)
     with pytest.raises(TargetDownError) as caught:
         target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
-    assert caught.value.detail == "it answers 500: out of order"
+    assert caught.value.detail == "the response was 500: out of order"
     assert "x=1" not in caught.value.message
     assert target.stand() is None
     target.close()
@@ -191,11 +192,12 @@ def test_a_server_that_is_not_there_or_does_not_answer_is_down(server: Server) -
     hang = threading.Event()
     server.answer = lambda *_: (200, str(hang.wait(5)), {})
     target = webhook(server, attempts=1, timeout_s=0.1)
-    with pytest.raises(TargetDownError, match="does not take a request"):
+    url = f"127.0.0.1:{server.port}/..."
+    with raises(TargetDownError, url=url):
         target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
     hang.set()
     server.down()
-    with pytest.raises(TargetDownError, match="does not take a request"):
+    with raises(TargetDownError, url=url):
         target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
     server.answer = lambda *_: (200, "", {})
     server.up()
@@ -282,9 +284,8 @@ def test_an_empty_snapshot_is_sent_and_an_empty_change_is_not(server: Server) ->
 def test_answers_that_need_a_person_stop_the_sink(server: Server, status: int) -> None:
     server.answer = lambda *_: (status, "go away", {})
     target = webhook(server)
-    with pytest.raises(SinkError, match=f"answers {status}") as caught:
+    with raises(SinkError, status=status) as caught:
         target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
-    assert not isinstance(caught.value, TargetDownError)
     assert caught.value.detail == "go away"
     assert len(server.requests) == 1
     target.close()
@@ -304,13 +305,13 @@ def test_answers_that_need_a_person_stop_the_sink(server: Server, status: int) -
     ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(SinkError, match="not the address of a web server"):
+    with raises(SinkError, option="url"):
         WebhookTarget(url, Kept())
 
 
 @pytest.mark.parametrize("token", ["of nobody's business\n", "of nobody's\r\nX-Other: 1", "nobody's \u20ac"])
 def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str) -> None:
-    with pytest.raises(SinkError, match="characters in it that a header cannot have") as caught:
+    with raises(SinkError, option="token") as caught:
         WebhookTarget("http://host/", Kept(), HttpPostOptions(token=token))
     assert "nobody" not in str(caught.value)
 
@@ -318,7 +319,7 @@ def test_a_token_that_no_header_can_hold_is_refused_and_not_shown(token: str) ->
 @pytest.mark.parametrize("name", ["secret", "previous_secret", "token"])
 def test_a_secret_that_is_no_text_is_refused_and_not_shown(name: str) -> None:
     wrong: dict[str, Any] = {name: 20260131}
-    with pytest.raises(SinkError, match=f"the {name} of the sink is a text, not a int") as caught:
+    with raises(SinkError, option=name) as caught:
         WebhookTarget("http://host/", Kept(), HttpPostOptions(**wrong))
     assert "20260131" not in str(caught.value)
 
@@ -479,7 +480,7 @@ def test_a_redirect_is_not_followed_to_another_host(server: Server) -> None:
     try:
         server.answer = lambda *_: (307, "", {"Location": other.url})
         target = webhook(server, secret="hush", token="abc")
-        with pytest.raises(SinkError, match="answers 307"):
+        with raises(SinkError, status=307):
             target.apply(upsert(contents_at(1), ("id",)), None, stand_of(1, contents_at(1)))
         assert (len(server.requests), other.requests) == (1, [])
         assert target.stand() is None

@@ -225,14 +225,16 @@ class Applier:
     def _point(self) -> Point | None:
         point = self._feed.latest()
         if point is None:
-            self.report.note("waiting", f"view {self.shape.view!r} is part of no tick yet")
+            self.report.note("waiting", f"view {self.shape.view!r} is not part of any tick yet")
             return None
         if not point.schema.equals(self.shape.schema):
             raise SinkError(
-                f"view {self.shape.view!r} has other columns than sink {self.shape.sink!r} was made for",
-                detail=f"it has {columns_text(point.schema)}; the sink expects {columns_text(self.shape.schema)}",
-                hint="DROP SINK and CREATE it anew, with another table or prefix",
+                f"the columns of view {self.shape.view!r} have changed since sink {self.shape.sink!r} was created",
+                detail=f"the view has {columns_text(point.schema)}; the sink expects {columns_text(self.shape.schema)}",
+                hint="DROP SINK and CREATE SINK again, with another table or prefix",
                 sink=self.shape.sink,
+                view=self.shape.view,
+                reason="view-columns",
             )
         self._position.prepare()
         return point
@@ -301,7 +303,7 @@ class Applier:
         return True
 
     def _level(self, point: Point) -> int:
-        self.report.note("levelling", "what the target holds is compared with the view")
+        self.report.note("levelling", "the contents of the target are compared with the view")
         stand = self._position.stand
         view = consolidate(self._feed.contents(point.tick))
         held = self._target.held(view.rows)
@@ -367,10 +369,10 @@ def refuse_occupied(shape: TargetShape, target: Target) -> None:
         return
     if any(batch.num_rows for batch in target.contents()):
         raise SinkError(
-            f"the target of sink {shape.sink!r} has rows in it already, and they would be replaced by those of view "
-            f"{shape.view!r}",
-            hint="name another place, or say adopt = true if they may be replaced",
+            f"the target of sink {shape.sink!r} already contains rows, which the rows of view {shape.view!r} would replace",
+            hint="name another target, or set adopt = true to replace them",
             sink=shape.sink,
+            reason="target-not-empty",
         )
 
 

@@ -94,7 +94,7 @@ class LogKeeper:
         # nothing.
         if (found := self.read()) != text:
             raise CheckpointConflictError(
-                "another process has applied changes of the sink at the same time",
+                "another process applied changes of the sink at the same time",
                 found=None if found is None else SinkCheckpoint.parse(found),
             )
 
@@ -175,7 +175,9 @@ class Deliveries:
     def prepare(self, shape: TargetShape) -> None:
         """Set the shape; SinkError if the mode is 'upsert' and there is no key."""
         if shape.mode == "upsert" and not shape.key:
-            raise SinkError(f"sink {shape.sink!r} needs a key, or mode = 'changelog'", sink=shape.sink)
+            raise SinkError(
+                f"sink {shape.sink!r} needs a key, or mode = 'changelog'", sink=shape.sink, reason="no-key"
+            )
         self.shape = shape
 
     def stand(self) -> SinkCheckpoint | None:
@@ -203,7 +205,11 @@ class Deliveries:
         assert shape is not None
         found = self.stand()
         if found != before:
-            raise CheckpointConflictError(f"sink {shape.sink!r} is not where it was left", found=found)
+            raise CheckpointConflictError(
+                f"the checkpoint of sink {shape.sink!r} was changed by another process",
+                found=found,
+                sink=shape.sink,
+            )
         if snapshot or len(change):
             self._keeper.hand(after.token)
         refused: list[RefusedRow] = []
@@ -216,7 +222,7 @@ class Deliveries:
                     self._taken.add(key)
         if refused:
             self._compared = snapshot  # the change that replaces this one is a snapshot too
-            raise RowsRefusedError(f"{len(refused)} rows were refused", refused=refused)
+            raise RowsRefusedError(f"the target rejected {len(refused)} rows", refused=refused)
         self._keeper.write(after.text())
         self._taken.clear()
 

@@ -61,9 +61,9 @@ def versions_of(target: Target, sink: str) -> TargetVersions:
     """Return the versions of a prepared target; UsageError if its kind has none."""
     if not isinstance(target, Versioned):
         raise UsageError(
-            f"sink {sink!r} cannot be built anew: it holds nothing that another version could take the place of",
-            detail="what it has sent is with whoever received it",
-            hint="DROP SINK and CREATE it again: it begins with all rows of the view",
+            f"sink {sink!r} cannot be rebuilt: its target keeps no contents that a new version could replace",
+            detail="sent changes cannot be recalled from their receivers",
+            hint="DROP SINK and CREATE SINK again: the new sink begins with all rows of the view",
             sink=sink,
         )
     return target.versions()
@@ -75,7 +75,9 @@ def refuse_moved(
     """Raise CheckpointConflictError unless a version is at its expected checkpoint and not behind the active version."""
     if found != expected:
         raise CheckpointConflictError(
-            f"the new version of sink {sink!r} is not where it was left", found=found, sink=sink
+            f"the checkpoint of the new version of sink {sink!r} was changed by another process",
+            found=found,
+            sink=sink,
         )
     if (
         in_force is not None
@@ -84,14 +86,15 @@ def refuse_moved(
         and in_force.tick > expected.tick
     ):
         raise CheckpointConflictError(
-            f"the version of sink {sink!r} that is in force is ahead", found=in_force, sink=sink
+            f"the active version of sink {sink!r} is ahead of the new version", found=in_force, sink=sink
         )
 
 
 def refuse_kept(sink: str, old: str) -> NoReturn:
     """Raise UsageError: a previous version is kept, and another would take its place."""
     raise UsageError(
-        f"the version of sink {sink!r} from before its last rebuild is still kept, as {old}",
-        hint=f"`headwater rebuild {sink} --drop-old` removes it, `--back` puts it in force again",
+        f"the previous version of sink {sink!r}, from before its last rebuild, still exists as {old}",
+        hint=f"`headwater rebuild {sink} --drop-old` removes it, `--back` makes it active again",
         sink=sink,
+        reason="previous-version-kept",
     )

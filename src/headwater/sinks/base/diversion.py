@@ -40,18 +40,22 @@ class Diversion:
         shape, first = self._shape, error.refused[0]
         if self._on_error == "stop" or self._letters is None:
             raise SinkError(
-                f"the target of sink {shape.sink!r} refuses a row of view {shape.view!r}: {first.reason}",
+                f"the target of sink {shape.sink!r} rejects a row of view {shape.view!r}: {first.reason}",
                 detail=f"the row is {shown(netted.rows.slice(first.index), 1)}",
-                hint="mend it where it comes from, or let the target take it; on_error = 'divert' leaves such rows out and "
-                "puts them on a topic",
+                hint="correct the row at its source, or change the target to accept it; on_error = 'divert' writes rejected rows to a "
+                "topic and continues",
                 sink=shape.sink,
+                view=shape.view,
+                reason="rejected-row",
             ) from error
         withheld = withheld.and_refused(netted.rows, netted.change, error.refused, serial)
         if len(withheld) > ROWS_MAX:
             raise SinkError(
-                f"the target of sink {shape.sink!r} refuses more than {ROWS_MAX:,} rows: {first.reason}",
-                hint="so many rows are not diverted: compare the columns of the view with what the target takes",
+                f"the target of sink {shape.sink!r} rejects more than {ROWS_MAX:,} rows: {first.reason}",
+                hint="that many rows are not diverted: compare the columns of the view with those that the target accepts",
                 sink=shape.sink,
+                rows=len(withheld),
+                rows_max=ROWS_MAX,
             ) from error
         return withheld
 

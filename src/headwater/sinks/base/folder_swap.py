@@ -54,7 +54,7 @@ def exchange(one: Path, other: Path) -> None:
     """Swap two folders in one step (`renameat2`). OSError if the file system does not support it."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
-        raise OSError(errno.ENOSYS, "there is no renameat2")
+        raise OSError(errno.ENOSYS, "renameat2 is not available")
     if rename(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -109,9 +109,10 @@ class FolderVersions:
         except OSError as error:
             if error.errno in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV):
                 raise SinkError(
-                    f"two folders cannot change places in one step where {self.path} is: {error.strerror}",
-                    hint="put the sink's path on a local file system of Linux, such as ext4, xfs or btrfs",
+                    f"the file system of {self.path} cannot exchange two folders atomically: {error.strerror}",
+                    hint="move the path of the sink to a local Linux file system such as ext4, xfs or btrfs",
                     sink=self.sink,
+                    path=str(self.path),
                 ) from error
             raise TargetDownError(f"{self.path} could not be switched", detail=str(error)) from error
 

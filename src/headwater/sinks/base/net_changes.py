@@ -83,10 +83,12 @@ def net_level(
     missing = consolidate(Delta(both, sums))
     if shape.mode == "append" and (missing.weights < 0).any():
         raise SinkError(
-            f"the target of sink {shape.sink!r} has {-int(missing.weights[missing.weights < 0].sum())} rows that view "
-            f"{shape.view!r} has not, and rows are only added there",
-            hint="remove them there, or drop the sink and make it anew with another name",
+            f"the append-only target of sink {shape.sink!r} has {-int(missing.weights[missing.weights < 0].sum())} rows that view "
+            f"{shape.view!r} does not have",
+            hint="delete them in the target, or drop the sink and create it again with another name",
             sink=shape.sink,
+            view=shape.view,
+            reason="extra-rows",
         )
     if shape.mode == "append":
         added = _expanded(missing)
@@ -143,9 +145,11 @@ def not_unique(shape: TargetShape, held: pa.RecordBatch, key: Sequence[str], wro
     """Return the error for several rows with one key."""
     example = shown(take_rows(held.select(list(key)), np.flatnonzero(wrong)[:1]), 1)
     return SinkError(
-        f"view {shape.view!r} has several rows with the key {example}, and sink {shape.sink!r} holds one row per key",
+        f"view {shape.view!r} has several rows with the key {example}, and sink {shape.sink!r} stores one row per key",
         hint="name a key that is unique in the view, such as the columns of its GROUP BY",
         sink=shape.sink,
+        view=shape.view,
+        key=example,
     )
 
 
@@ -199,7 +203,9 @@ def _same_rows(both: pa.RecordBatch, group: Indices, sizes: Indices, count: int)
 
 def _retracts(shape: TargetShape) -> SinkError:
     return SinkError(
-        f"view {shape.view!r} took rows back, and sink {shape.sink!r} only adds rows",
-        hint="follow it with a key, or as a changelog, which has _weight and _tick",
+        f"view {shape.view!r} retracted rows, and sink {shape.sink!r} is append-only",
+        hint="declare a key, or mode = 'changelog', which adds the columns _weight and _tick",
         sink=shape.sink,
+        view=shape.view,
+        reason="retraction",
     )

@@ -147,8 +147,10 @@ class Rebuilding:
                     raise
         if stand is None:
             raise UsageError(
-                f"view {self._shape.view!r} is part of no tick yet: there is nothing to build from",
-                hint="`headwater run --once`, or ws.run(), makes one",
+                f"sink {self._shape.sink!r} cannot be rebuilt: view {self._shape.view!r} is not part of any tick yet",
+                hint="run a tick with `headwater run --once` or ws.run()",
+                sink=self._shape.sink,
+                view=self._shape.view,
             )
         return stand
 
@@ -160,11 +162,14 @@ class Rebuilding:
         if version == "new":
             versions.drop("new")
         raise SinkError(
-            f"the {version} version of sink {self._shape.sink!r} is not what view {self._shape.view!r} is at tick "
-            f"{found.tick}, and the one in force stays",
+            f"the {version} version of sink {self._shape.sink!r} differs from view {self._shape.view!r} at tick "
+            f"{found.tick}; the active version stays",
             detail=found.detail,
-            hint="try again; if it stays so, the target changes what it is given",
+            hint="try again; if it fails again, the target changes the values that are written to it",
             sink=self._shape.sink,
+            view=self._shape.view,
+            tick=found.tick,
+            reason="verification-failed",
         )
 
     def _switch(self, applier: Applier, versions: TargetVersions, version: Version) -> SinkCheckpoint:
@@ -187,10 +192,11 @@ class Rebuilding:
                     return stand
                 applier.forget()
                 continue
-            reason = "the version in force was always ahead"
+            reason = "the active version was ahead at every attempt"
         raise LogTimeoutError(
             f"sink {self._shape.sink!r} could not be switched to its {version} version: {reason}",
-            hint="the one in force goes on; try again, and what was built is used",
+            hint="the active version is still updated; try again: the version that was built is used",
+            sink=self._shape.sink,
         )
 
     def _is_switched(self, versions: TargetVersions) -> bool:
@@ -201,7 +207,9 @@ class Rebuilding:
     def _none(self) -> UsageError:
         sink = self._shape.sink
         return UsageError(
-            f"sink {sink!r} has no version that was kept", hint=f"`headwater rebuild {sink}` makes a new one"
+            f"sink {sink!r} has no previous version",
+            hint=f"`headwater rebuild {sink}` builds a new version",
+            sink=sink,
         )
 
 

@@ -155,14 +155,18 @@ class SinkRunner:
         if status.state == "stopped":
             return SinkError(
                 f"sink {status.sink!r} is stopped: {status.reason}",
-                hint="mend it and resume the sink, or start the engine anew",
+                hint="correct the cause and resume the sink, or restart the engine",
                 sink=status.sink,
+                status=status.state,
             )
         return LogTimeoutError(
-            f"sink {status.sink!r} did not get to tick {tick} within {timeout_ms / 1_000:g} s: it is at "
-            f"{'none' if status.tick is None else status.tick}, and {status.state}",
+            f"sink {status.sink!r} did not reach tick {tick} within {timeout_ms / 1_000:g} s: it is "
+            f"{'before the first tick' if status.tick is None else f'at tick {status.tick}'}, and {status.state}",
             detail=status.reason,
-            hint="`headwater lag` says how far it is",
+            hint="`headwater lag` shows how far behind it is",
+            sink=status.sink,
+            tick=tick,
+            last_tick=status.tick,
         )
 
 

@@ -93,7 +93,7 @@ def check(applier: Applier, feed: SinkFeed, *, repair: bool = False, cheap: bool
                 if target.stand() == stand:
                     break
         else:
-            told = "it was moved on by another process while it was compared, time and again"
+            told = "another process advanced the sink during every attempt to compare it"
             return SinkCheck(shape.sink, shape.view, None, None, found.rows, detail=told)
         if not repair or found.ok is not False:
             return found
@@ -124,7 +124,7 @@ def _check(
     weight = WEIGHT.name if shape.mode == "changelog" else None
     if stand is None:
         there = tally_all(target.contents(), weight).rows
-        known = "it does not know where it stands" if there else "nothing was applied yet"
+        known = "the target has rows but no checkpoint" if there else "nothing was applied yet"
         return SinkCheck(shape.sink, shape.view, False if there else None, None, there, detail=known)
     withheld = Withheld.decode(stand.withheld, shape.schema)
     found = tally_all(target.contents(), weight)
@@ -136,10 +136,10 @@ def _check(
     if same:
         return SinkCheck(shape.sink, shape.view, True, stand.tick, found.rows, len(withheld))
     if view is None:
-        told = f"it holds {found.rows} rows where there should be {stand.rows}, or others than these"
+        told = f"the target has {found.rows} rows, and {stand.rows} rows with the checksum {stand.checksum} are expected"
         return SinkCheck(shape.sink, shape.view, False, stand.tick, found.rows, len(withheld), told)
     rows = _differences(shape, target, view, withheld)
-    told = rows.told() or "what it holds is right, and its checksum is not"
+    told = rows.told() or "the rows are correct, but the stored checksum is not"
     return SinkCheck(shape.sink, shape.view, False, stand.tick, found.rows, len(withheld), told, rows)
 
 

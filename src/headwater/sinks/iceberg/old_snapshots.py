@@ -28,7 +28,7 @@ def past_of(
         return TargetPast(
             None,
             f"rows that are marked as deleted in {count} of table {name}: `headwater rebuild {sink}`, then `headwater rebuild "
-            f"{sink} --drop-old`, writes them anew, and leaves older snapshots to be expired",
+            f"{sink} --drop-old`, rewrites the files; older snapshots have to be expired afterwards",
         )
     if older:
         until = from_us(max(one.timestamp_ms for one in older) * 1000 + 1000)

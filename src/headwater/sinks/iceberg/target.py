@@ -69,9 +69,7 @@ class LakeTarget:
     """An Iceberg table. Without `catalog` properties the catalog is a SQLite file in the folder of the warehouse, which
     programs with pyiceberg open as `load_catalog("headwater", type="sql", uri="sqlite:///<warehouse>/catalog.db")`."""
 
-    guarantee: ClassVar[str] = (
-        "exactly once: rows and position are one snapshot of the table, put in place by one step of its catalog"
-    )
+    guarantee: ClassVar[str] = "exactly once: rows and checkpoint are committed as one snapshot of the table"
 
     def __init__(
         self,
@@ -115,7 +113,11 @@ class LakeTarget:
     def prepare(self, shape: TargetShape) -> None:
         """Create the table, or check that the existing one has these columns and belongs to this sink."""
         if shape.mode == "upsert" and not shape.key:
-            raise SinkError(f"sink {shape.sink!r} into LAKE needs a key, or mode = 'append'", sink=shape.sink)
+            raise SinkError(
+                f"sink {shape.sink!r} into LAKE needs a key, or mode = 'append'",
+                sink=shape.sink,
+                reason="no-key",
+            )
         self._shape = shape
         self._files = Files(shape.key, self._file_rows)
         self._manifests = Manifests()
@@ -283,7 +285,7 @@ class LakeTarget:
 
     def _prepared(self) -> TargetShape:
         if self._shape is None:
-            raise RuntimeError("prepare comes first")
+            raise RuntimeError("prepare was not called")
         return self._shape
 
     def _held_schema(self) -> pa.Schema:
@@ -309,7 +311,7 @@ class LakeTarget:
 
     def _moved(self, found: SinkCheckpoint | None) -> CheckpointConflictError:
         return CheckpointConflictError(
-            f"table {'.'.join(self.identifier)} is not where it was left", found=found
+            f"the checkpoint of table {'.'.join(self.identifier)} was changed by another process", found=found
         )
 
     def _asked(self, act: Callable[[], Answer]) -> Answer:
@@ -319,14 +321,15 @@ class LakeTarget:
         except (OSError, StorageError, SQLAlchemyError, CommitStateUnknownException) as error:
             self._place.forget()
             raise TargetDownError(
-                f"table {'.'.join(self.identifier)} cannot be reached", detail=str(error)
+                f"the catalog of table {'.'.join(self.identifier)} cannot be reached", detail=str(error)
             ) from error
         except (ValueError, NotImplementedError) as error:
             self._place.forget()
             raise SinkError(
                 f"table {'.'.join(self.identifier)} cannot be read or written",
                 detail=str(error),
-                hint="if another program wrote to it, give the sink a table of its own",
+                hint="check the catalog and its storage; if another program writes to the table, choose another table for the sink",
+                table=".".join(self.identifier),
             ) from error
 
 
@@ -342,6 +345,7 @@ def _catalog(given: Any) -> dict[str, str] | None:
         return {str(name): str(value) for name, value in properties.items()}
     except ValueError:
         raise UsageError(
-            "catalog is the name of a catalog that pyiceberg is configured with, or a JSON object of its properties",
+            "catalog must be the name of a catalog in the configuration of pyiceberg, or a JSON object of its properties",
             hint="""catalog = '{"type": "rest", "uri": "https://..."}', or catalog = env('LAKE_CATALOG')""",
+            option="catalog",
         ) from None

@@ -59,7 +59,7 @@ class LakeVersions:
             wanted = {name: head for name, head in heads.items() if head is not None or name == NEW}
             if not point(table, wanted, seen):
                 raise CheckpointConflictError(
-                    f"the table of sink {self.sink!r} moved on meanwhile", found=None
+                    f"another process committed to the table of sink {self.sink!r}", found=None
                 )
 
         self.asked(act)

@@ -61,7 +61,7 @@ class ParquetTarget:
     """Parquet files in a folder."""
 
     guarantee: ClassVar[str] = (
-        "exactly once: a change and its position are one file, put in place by one rename"
+        "exactly once: a change and its checkpoint are one file, which one rename commits"
     )
 
     def __init__(self, path: str | Path, *, version: Version | None = None) -> None:
@@ -85,7 +85,9 @@ class ParquetTarget:
         """Create the folder, or check that its files have these columns; remove temporary files that a crash left."""
         if shape.mode == "upsert" and not shape.key:
             raise SinkError(
-                f"sink {shape.sink!r} into PARQUET needs a key, or mode = 'append'", sink=shape.sink
+                f"sink {shape.sink!r} into PARQUET needs a key, or mode = 'append'",
+                sink=shape.sink,
+                reason="no-key",
             )
         self._shape = shape
 
@@ -116,7 +118,9 @@ class ParquetTarget:
             with self._locked():
                 found = self._stand()
                 if found != before:
-                    raise CheckpointConflictError(f"{self.path} is not where it was left", found=found)
+                    raise CheckpointConflictError(
+                        f"the checkpoint in {self.path} was changed by another process", found=found
+                    )
                 self._apply(change, after)
 
         self._asked(act)
@@ -197,7 +201,7 @@ class ParquetTarget:
 
     def _prepared(self) -> TargetShape:
         if self._shape is None:
-            raise RuntimeError("prepare comes first")
+            raise RuntimeError("prepare was not called")
         return self._shape
 
     def _held(self) -> pa.Schema:
@@ -240,9 +244,10 @@ class ParquetTarget:
         for name in self._storage.list("."):
             if name.endswith(".parquet") and name[0] != "." and name not in self._files():
                 raise SinkError(
-                    f"{self.path} holds {name}, which is not of sink {shape.sink!r}",
-                    hint="give the sink a folder of its own",
+                    f"{self.path} contains {name}, which sink {shape.sink!r} did not write",
+                    hint="choose an empty folder for the sink",
                     sink=shape.sink,
+                    file=name,
                 )
         for name in self._files()[-1:]:
             with self._open(name) as file:
@@ -250,10 +255,12 @@ class ParquetTarget:
             expected = self._columns()
             if found != expected:
                 raise SinkError(
-                    f"{self.path} holds rows of other columns than sink {shape.sink!r} writes",
-                    detail=f"it has {_shown(found)}; the sink writes {_shown(expected)}",
+                    f"the columns of the files in {self.path} differ from those that sink {shape.sink!r} writes",
+                    detail=f"the files have {_shown(found)}; the sink writes {_shown(expected)}",
                     hint="DROP SINK and CREATE SINK with another path",
                     sink=shape.sink,
+                    found=_shown(found),
+                    expected=_shown(expected),
                 )
 
     @contextlib.contextmanager
@@ -268,12 +275,14 @@ class ParquetTarget:
         try:
             return act()
         except (OSError, StorageError) as error:
-            raise TargetDownError(f"{self.path} cannot be read or written", detail=str(error)) from error
+            raise TargetDownError(
+                f"the files in {self.path} cannot be read or written", detail=str(error)
+            ) from error
         except (pa.ArrowException, ValueError, KeyError) as error:
             raise SinkError(
-                f"{self.path} holds a file that cannot be read",
+                f"{self.path} contains a damaged file",
                 detail=str(error),
-                hint="remove it, and the sink fills the folder again",
+                hint="remove the file: the sink then writes the folder again",
             ) from error
 
 

@@ -86,7 +86,10 @@ def split_table(text: str) -> tuple[str | None, str]:
         at += more
     if more or at != len(text) or len(parts) > 2:
         raise UsageError(
-            f"{text!r} is not the name of a table", hint="write table = 'name' or table = 'schema.name'"
+            f"{text!r} is not the name of a table",
+            hint="write table = 'name' or table = 'schema.name'",
+            option="table",
+            value=text,
         )
     return (None, parts[0]) if len(parts) == 1 else (parts[0], parts[1])
 

@@ -98,7 +98,9 @@ Act = Callable[[psycopg.Connection[Any], pa.RecordBatch], None]
 class PostgresTarget:
     """A table, created if missing. `url` is a connection string of libpq, `table` a name with or without a schema."""
 
-    guarantee: ClassVar[str] = "exactly once: rows and position are one transaction of the target"
+    guarantee: ClassVar[str] = (
+        "exactly once: rows and checkpoint are committed in one transaction of the target"
+    )
 
     def __init__(self, url: str, table: str, *, version: Version | None = None) -> None:
         self._url = url
@@ -137,7 +139,7 @@ class PostgresTarget:
                 ).fetchone()
             ):
                 raise self._wrong(
-                    f"there is no schema {schema!r}", f"CREATE SCHEMA {quote(schema or 'public')};"
+                    f"schema {schema!r} does not exist", f"CREATE SCHEMA {quote(schema or 'public')};"
                 )
             self._in_schema = schema
             place = f"{quote(schema)}.{quote(self._table_name)}"
@@ -172,18 +174,22 @@ class PostgresTarget:
                 raise self._wrong(
                     f"it has no column {field.name!r}",
                     f"{alter} ADD COLUMN {quote(field.name)} {sql_type(field.type)};",
+                    column=field.name,
                 )
             kind = found[field.name][0]
             if not takes(kind, field.type):
                 raise self._wrong(
-                    f"its column {field.name!r} is {kind}, which is not for values of {sql_type(field.type)}",
+                    f"its column {field.name!r} is {kind}, which cannot store values of {sql_type(field.type)}",
                     f"{alter} ALTER COLUMN {quote(field.name)} TYPE {sql_type(field.type)};",
+                    column=field.name,
+                    type=kind,
                 )
         for name, (_, needed, _) in found.items():
             if needed and name not in shape.schema.names:
                 raise self._wrong(
-                    f"its column {name!r} must not be NULL, and view {shape.view!r} has none of that name",
+                    f"its column {name!r} is NOT NULL without a default, and view {shape.view!r} does not have that column",
                     f"ALTER TABLE {table.place} ALTER COLUMN {quote(name)} SET DEFAULT ...;",
+                    column=name,
                 )
         self._nulls_distinct = self._check_key(
             connection, modern, {name for name in found if not found[name][2]}
@@ -204,17 +210,20 @@ class PostgresTarget:
         if not fitting:
             constraint = table.unique(self._declared.schema, nulls_not_distinct=modern)
             raise self._wrong(
-                f"nothing makes {', '.join(table.key)} unique in it",
+                f"it has no unique constraint on {', '.join(table.key)}",
                 f"ALTER TABLE {table.place} ADD {constraint};",
+                key=tuple(table.key),
             )
         return all(fitting) and bool(nullable & set(table.key))
 
-    def _wrong(self, what: str, statement: str) -> SinkError:
+    def _wrong(self, what: str, statement: str, **facts: Any) -> SinkError:
         shape = self._declared
         return SinkError(
             f"table {self._table_name!r} cannot be the target of sink {shape.sink!r}: {what}",
             hint=statement,
             sink=shape.sink,
+            table=self._table_name,
+            **facts,
         )
 
     # --- interface -------------------------------------------------------------------------------------------------
@@ -387,12 +396,12 @@ class PostgresTarget:
         null = np.zeros(rows.num_rows, dtype=np.bool_)
         for name in self._known.key:
             null |= rows.column(name).is_null().to_numpy(zero_copy_only=False)
-        reason = "its key has a NULL, and the unique index of the table takes NULLs for different keys"
+        reason = "its key has a NULL, and the unique index of the table treats NULLs as distinct"
         return [RefusedRow(int(at), reason) for at in np.flatnonzero(null)]
 
     def _refused(self, refused: list[RefusedRow]) -> RowsRefusedError:
         return RowsRefusedError(
-            f"table {self._table_name!r} refuses {len(refused)} rows: {refused[0].reason}",
+            f"table {self._table_name!r} rejects {len(refused)} rows: {refused[0].reason}",
             refused=sorted(refused, key=lambda one: one.index),
             sink=self._declared.sink,
         )
@@ -402,7 +411,7 @@ class PostgresTarget:
     @property
     def _declared(self) -> TargetShape:
         if self._shape is None:
-            raise ValueError("prepare comes first")
+            raise ValueError("prepare was not called")
         return self._shape
 
     @property
@@ -413,7 +422,7 @@ class PostgresTarget:
     @property
     def _known(self) -> TargetTable:
         if self._table is None:
-            raise ValueError("prepare comes first")
+            raise ValueError("prepare was not called")
         return self._table
 
     @contextlib.contextmanager
@@ -492,8 +501,8 @@ def _said(error: psycopg.Error) -> str:
 
 def _moved(shape: TargetShape, found: SinkCheckpoint | None) -> CheckpointConflictError:
     return CheckpointConflictError(
-        f"the target of sink {shape.sink!r} is not where it was left: somebody else applied to it, or put back a backup",
-        hint="nothing is to be done: it goes on from where the target is",
+        f"the checkpoint of sink {shape.sink!r} in Postgres has changed: another process wrote to the target, or a backup was restored",
+        hint="no action is needed: the sink resumes from the checkpoint of the target",
         sink=shape.sink,
         found=found,
     )
@@ -507,13 +516,14 @@ def _raise(error: psycopg.Error, shape: TargetShape) -> NoReturn:
         or state == _READ_ONLY
     ):
         raise TargetDownError(
-            f"the Postgres of sink {shape.sink!r} cannot be used now: {_said(error)}",
-            hint="it is tried again; see that the server runs and that the url is right",
+            f"the Postgres server of sink {shape.sink!r} is unavailable: {_said(error)}",
+            hint="the sink retries; check that the server runs and that the url is right",
             sink=shape.sink,
         ) from error
     raise SinkError(
-        f"the Postgres of sink {shape.sink!r} refuses: {_said(error)}",
+        f"the Postgres server of sink {shape.sink!r} reports an error: {_said(error)}",
         detail=f"SQLSTATE {state}" if state else None,
-        hint=error.diag.message_hint or "see that the role may create, read and write the table",
+        hint=error.diag.message_hint or "check that the role may create, read and write the table",
+        sqlstate=state,
         sink=shape.sink,
     ) from error

@@ -38,7 +38,7 @@ UNION ALL SELECT 'sequence ' || objid::regclass FROM pg_depend
   WHERE classid = 'pg_class'::regclass AND refobjid = %(table)s::regclass AND deptype = 'a'
     AND (SELECT relkind FROM pg_class WHERE oid = objid) = 'S'
 UNION ALL SELECT 'row level security' FROM pg_class WHERE oid = %(table)s::regclass AND relrowsecurity
-UNION ALL SELECT 'what is in column ' || quote_ident(attname) FROM pg_attribute
+UNION ALL SELECT 'data in column ' || quote_ident(attname) FROM pg_attribute
   WHERE attrelid = %(table)s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
     AND attname <> ALL (%(columns)s::name[])
 """
@@ -80,10 +80,11 @@ def refuse_bound(connection: Any, shape: TargetShape, table: str) -> None:
     bound = [what for (what,) in connection.execute(_BOUND, known)]
     if bound:
         raise SinkError(
-            f"the table of sink {shape.sink!r} cannot be replaced by another: {', '.join(bound)} would stay with the old one",
-            hint="drop that first and make it again afterwards (columns of your own are better kept in a table beside it); or "
-            "make a sink with another table, and drop this one",
+            f"the table of sink {shape.sink!r} cannot be replaced: {', '.join(bound)} would stay with the previous table",
+            hint="drop the dependent objects before the rebuild and create them again afterwards (keep your own columns in another "
+            "table); or create a sink with another table, and drop this one",
             sink=shape.sink,
+            dependents=tuple(bound),
         )
 
 
@@ -114,8 +115,8 @@ class PostgresVersions:
         """See `TargetVersions`."""
         if len(suffixed(self.table, version).encode()) > NAME_BYTES_MAX:
             raise SinkError(
-                f"the name {self.table!r} is too long for another version beside it",
-                hint="Postgres takes names of up to 63 bytes, and ours are five longer than the table's",
+                f"the table name {self.table!r} is too long for the name of a second version",
+                hint="rename the table: names have up to 63 bytes in Postgres, and a version adds five bytes",
                 sink=self.shape.sink,
             )
         return self.make(version)

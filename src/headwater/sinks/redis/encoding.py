@@ -199,8 +199,10 @@ class ZsetForm:
         self._moment = types.is_timestamp(kind)
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or self._moment):
             raise UsageError(
-                f"column {score!r} is {kind}, and a sorted set is sorted by a number or a TIMESTAMP",
-                hint="name a column of numbers as score",
+                f"column {score!r} is {kind}; the score of a sorted set must be a number or a TIMESTAMP",
+                hint="name a numeric column as score",
+                option="score",
+                column=score,
             )
 
     def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ def there(wire: Wire, rows: pa.RecordBatch, kind: bytes) -> tuple[Mask, list[Ref
     foreign = np.flatnonzero(~nothing & (kinds != b"+" + kind))
     names = rows.column(NAME)
     refused = [
-        RefusedRow(int(at), f"{names[int(at)].as_py()!r} is a {kinds[at][1:].decode()} of somebody else")
+        RefusedRow(int(at), f"{names[int(at)].as_py()!r} is a {kinds[at][1:].decode()} of another program")
         for at in foreign
     ]
     return ~nothing, refused

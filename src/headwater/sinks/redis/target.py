@@ -76,7 +76,9 @@ class RedisTarget:
     that name a member (the last one unless given); the other columns of the key name the set.
     """
 
-    guarantee: ClassVar[str] = "exactly once, in what Redis keeps: rows and position are written in one step"
+    guarantee: ClassVar[str] = (
+        "exactly once, as far as Redis persists: rows and checkpoint are written atomically"
+    )
 
     def __init__(
         self,
@@ -90,12 +92,16 @@ class RedisTarget:
     ) -> None:
         if as_ not in ("hash", "string", "zset"):
             raise UsageError(
-                f"as = {as_!r} is nothing that rows can be", hint="use 'hash', 'string' or 'zset'"
+                f"as must be 'hash', 'string' or 'zset', not {as_!r}",
+                hint="write as = 'hash', which stores each row as a hash",
+                option="as",
+                value=as_,
             )
         if (as_ == "zset") != (score is not None):
             raise UsageError(
-                "a sorted set is sorted by a column, and nothing else is",
-                hint="as = 'zset' and score = '<column>' go together",
+                "as = 'zset' requires score, and score requires as = 'zset'",
+                hint="write as = 'zset' and score = '<column>', or neither",
+                option="score",
             )
         self._url = url
         self.place = f"{as_} {prefix} {score} {', '.join(member)}"
@@ -133,9 +139,10 @@ class RedisTarget:
         self._shape = shape
         if shape.mode != "upsert":
             raise SinkError(
-                f"rows in Redis have a name, and sink {shape.sink!r} has no key to make one of",
-                hint="name a key, as in WITH (key = '...')",
+                f"sink {shape.sink!r} into REDIS needs a key, from which the names of rows are made",
+                hint="declare a key, as in WITH (key = '...')",
                 sink=shape.sink,
+                reason="no-key",
             )
         prefix = f"{shape.sink}:" if self._prefix is None else self._prefix
         if self._as == "hash":
@@ -152,12 +159,15 @@ class RedisTarget:
             self._form = ZsetForm(self._names, member, self._score, shape.schema)
             if not set(member) <= set(shape.key):
                 raise UsageError(
-                    f"the member of a sorted set is made of the key, which is {', '.join(shape.key)}",
-                    hint="name columns of the key as member, or none",
+                    f"member must name columns of the key, which is {', '.join(shape.key)}",
+                    hint="name columns of the key as member, or omit member",
+                    option="member",
                 )
         if not prefix.strip(":"):
             raise UsageError(
-                "an empty prefix would be every name of Redis", hint="name a prefix, such as 'cache:'"
+                "prefix must not be empty: an empty prefix would match every key in Redis",
+                hint="write a prefix, such as 'cache:'",
+                option="prefix",
             )
         with self._talking() as wire:
             wire.ask(b"PING")
@@ -317,13 +327,13 @@ class RedisTarget:
     @property
     def _declared(self) -> TargetShape:
         if self._shape is None:
-            raise ValueError("prepare comes first")
+            raise ValueError("prepare was not called")
         return self._shape
 
     @property
     def _known(self) -> RowEncoding:
         if self._form is None:
-            raise ValueError("prepare comes first")
+            raise ValueError("prepare was not called")
         return self._form
 
     @property
@@ -343,16 +353,16 @@ class RedisTarget:
 
     def _refused(self, refused: list[RefusedRow]) -> RowsRefusedError:
         return RowsRefusedError(
-            f"Redis cannot hold {len(refused)} rows of view {self._declared.view!r}: {refused[0].reason}",
+            f"Redis cannot store {len(refused)} rows of view {self._declared.view!r}: {refused[0].reason}",
             refused=sorted(refused, key=lambda one: one.index),
             sink=self._declared.sink,
         )
 
     def _moved(self, found: SinkCheckpoint | None) -> CheckpointConflictError:
         return CheckpointConflictError(
-            f"the target of sink {self._declared.sink!r} is not where it was left: somebody else applied to it, or put "
-            "back a backup",
-            hint="nothing is to be done: it goes on from where the target is",
+            f"the checkpoint of sink {self._declared.sink!r} in Redis has changed: another process wrote to the target, or a "
+            "backup was restored",
+            hint="no action is needed: the sink resumes from the checkpoint of the target",
             sink=self._declared.sink,
             found=found,
         )
@@ -364,6 +374,8 @@ def _check_columns(shape: TargetShape, names: Sequence[str]) -> None:
             raise UsageError(
                 f"view {shape.view!r} has no column {name!r}",
                 hint=f"its columns are {', '.join(shape.schema.names)}",
+                view=shape.view,
+                column=name,
             )
 
 
@@ -385,8 +397,10 @@ def _connect(url: str, sink: str) -> Any:
         )
     except ValueError as error:
         raise UsageError(
-            f"the url of sink {sink!r} is not one of Redis: {error}",
-            hint="redis://host:6379/0, or unix://...",
+            f"the url of sink {sink!r} is not a valid Redis URL: {error}",
+            hint="write redis://host:6379/0, or unix://...",
+            sink=sink,
+            option="url",
         ) from None
     connection: Any = pool.make_connection()
     connection.connect()
@@ -414,12 +428,12 @@ def _raise(error: Exception, shape: TargetShape) -> NoReturn:
     )
     if answered and not str(error).startswith(_PASSING):
         raise SinkError(
-            f"the Redis of sink {shape.sink!r} refuses: {error}",
-            hint="see that the user may run scripts and write the names",
+            f"the Redis server of sink {shape.sink!r} reports an error: {error}",
+            hint="check that the user may run scripts and write keys with the prefix",
             sink=shape.sink,
         ) from error
     raise TargetDownError(
-        f"the Redis of sink {shape.sink!r} cannot be used now: {error}",
-        hint="it is tried again; see that the server runs and that the url is right",
+        f"the Redis server of sink {shape.sink!r} is unavailable: {error}",
+        hint="the sink retries; check that the server runs and that the url is right",
         sink=shape.sink,
     ) from error

@@ -94,14 +94,17 @@ class RedisVersions:
             wire.ask(b"EVAL", _SWITCH, b"3", *places, *words)
             answers = wire.ask(b"EXEC")
         if answers is None:
-            raise CheckpointConflictError(f"sink {sink!r} was written to meanwhile", found=None, sink=sink)
+            raise CheckpointConflictError(
+                f"another process wrote to the target of sink {sink!r}", found=None, sink=sink
+            )
         (answer,) = answers
         if isinstance(answer, Exception):
             raise answer
         if answer[0] == b"taken":
             raise SinkError(
-                f"{answer[1].decode(errors='replace')!r} is not of sink {sink!r}, and a row of its new version has that name",
-                hint="rename or remove it, and try again",
+                f"the Redis key {answer[1].decode(errors='replace')!r} of another program is the name of a row of sink {sink!r}",
+                hint="rename or delete the key, and try again",
+                name=answer[1].decode(errors="replace"),
                 sink=sink,
             )
 

@@ -205,8 +205,10 @@ def read_head(source: bytes) -> tuple[SearchLayout, SinkCheckpoint | None]:
     plain = orjson.loads(source)
     if plain["format"] != FORMAT:
         raise SinkError(
-            f"the index has format {plain['format']}, this version of Headwater reads {FORMAT}",
-            hint="follow the view with a newer version, or drop the sink and create it again",
+            f"the search index has format {plain['format']}; this version of Headwater reads format {FORMAT}",
+            hint="upgrade Headwater, or drop the sink and create it again",
+            format=plain["format"],
+            supported=FORMAT,
         )
     stand = plain["stand"]
     return SearchLayout.of_document(plain), None if stand is None else SinkCheckpoint.parse(stand)

@@ -134,7 +134,7 @@ class SearchVersions:
     def _refuse_changed(self, said: _Said) -> None:
         if _said(self.path) != said:
             raise CheckpointConflictError(
-                f"another version of sink {self.sink!r} is in force by now", found=None
+                f"another version of sink {self.sink!r} has become active", found=None
             )
 
     def named(self, version: Version) -> str:

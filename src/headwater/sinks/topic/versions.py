@@ -72,9 +72,11 @@ class TopicVersions:
         topics = self._topics()
         name = topics.of(version)
         if self.sink not in self.log.entries(SINK):
-            raise SinkNotFoundError(f"there is no sink {self.sink!r} any more", sink=self.sink)
+            raise SinkNotFoundError(f"sink {self.sink!r} was dropped", sink=self.sink)
         if name is None:
-            raise CheckpointConflictError(f"sink {self.sink!r} has no {version} version any more", found=None)
+            raise CheckpointConflictError(
+                f"the {version} version of sink {self.sink!r} was removed", found=None
+            )
         if version == "new" and topics.old is not None:
             refuse_kept(self.sink, self.named("old"))
         refuse_moved(self.sink, stand, self.stand(name), self.stand(topics.in_force))
@@ -108,7 +110,7 @@ class TopicVersions:
             self.log.put_entry(VERSIONS, self.sink, asdict(topics), expect=expect)
         except ConflictError as error:
             raise CheckpointConflictError(
-                f"another process changes the versions of sink {self.sink!r}", found=None
+                f"another process changed the versions of sink {self.sink!r}", found=None
             ) from error
 
     def _free(self) -> str:

@@ -52,7 +52,7 @@ class WebhookTarget:
     """A receiver of POST requests at a URL."""
 
     guarantee: ClassVar[str] = (
-        "at least once, in order: a request may come again with the same Idempotency-Key, after a crash or a lost answer"
+        "at least once, in order: a request is repeated with the same Idempotency-Key after a crash or a lost response"
     )
 
     def __init__(
@@ -137,13 +137,19 @@ class WebhookTarget:
             return []
         if status not in REFUSED:
             raise SinkError(
-                f"{self._hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
+                f"{self._hook.shown} responded with {status} {http.client.responses.get(status, '')}".rstrip(),
                 detail=said or None,
-                hint="check the address, and the token or secret, of the sink",
+                hint="check the url, and the token or secret, of the sink",
+                url=self._hook.shown,
+                status=status,
             )
         if not piece.rows.num_rows:
             raise SinkError(
-                f"{self._hook.shown} refuses rows that are gone, with {status}", detail=said or None
+                f"{self._hook.shown} rejected deletions with {status}",
+                detail=said or None,
+                hint="accept deletions in the receiver: rows that no longer exist cannot be diverted",
+                url=self._hook.shown,
+                status=status,
             )
         if len(piece) == 1:
             return [RefusedRow(piece.first, f"{status}: {said}" if said else str(status))]
@@ -172,7 +178,7 @@ class WebhookTarget:
 
     def _shape(self) -> TargetShape:
         if self._deliveries.shape is None:
-            raise RuntimeError("prepare comes first")
+            raise RuntimeError("prepare was not called")
         return self._deliveries.shape
 
 

@@ -70,13 +70,13 @@ class MemoryTarget:
         """Apply a change and the checkpoint together; see `Target`."""
         place = self._there()
         if place.stand != before:
-            raise CheckpointConflictError("the place is not where it was left", found=place.stand)
+            raise CheckpointConflictError("the checkpoint was changed by another process", found=place.stand)
         upserts, added = change.upserts.to_pylist(), change.records.to_pylist()
         refused = [
             RefusedRow(at, why) for at, row in enumerate(upserts or added) if (why := place.refuses(row))
         ]
         if refused:
-            raise RowsRefusedError("the place refuses rows", refused=refused)
+            raise RowsRefusedError("the target rejects rows", refused=refused)
         rows = dict(place.rows)
         for row in change.deletes.to_pylist():
             rows.pop(tuple(row.values()), None)
@@ -105,7 +105,7 @@ class MemoryTarget:
 
     def _there(self) -> MemoryPlace:
         if self._place.is_down:
-            raise TargetDownError("the place is down")
+            raise TargetDownError("the target is down", reason="down")
         return self._place
 
 
@@ -142,4 +142,4 @@ class MemoryVersions:
 
     def named(self, version: Version) -> str:
         """Return the name of a version; see `Versions`."""
-        return f"the {version} place"
+        return f"the {version} version in memory"
