@@ -475,7 +475,7 @@ def test_filters_narrow_a_search_without_changing_its_scores(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "facts"),
     [
         ({"text": 'title:"open'}, {"reason": "syntax"}),
         ({"text": "nope:word"}, {"column": "nope", "reason": "no-column"}),

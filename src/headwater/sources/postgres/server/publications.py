@@ -58,9 +58,13 @@ WHERE t.isleaf AND c.relkind = 'r' ORDER BY 1, 2
 """Query for the leaf partitions of a table, each with its replica identity and the columns of it."""
 _CAPTURED_KINDS = ("r", "p")
 _KINDS = {
-    "v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index",
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
     "c": "a type",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -300,8 +304,10 @@ def published_columns(connection: Connection, names: Sequence[str], table: Table
     if connection.version >= 15:
         rows = connection.rows(
             "SELECT attnames::text[] FROM pg_publication_tables WHERE pubname = ANY(%s) AND schemaname = %s AND tablename = %s",
-            list(names), table.schema, table.table,
-        )  # fmt: skip
+            list(names),
+            table.schema,
+            table.table,
+        )
         if rows:
             return list(rows[0][0] or ())  # NULL for a table without columns
     rows = connection.rows(
@@ -338,9 +344,12 @@ def check_slot(connection: Connection, slot: SlotState | None, name: str, source
     if slot is None:
         raise SlotError(
             f"replication slot {name!r} of source {source!r} does not exist",
-detail="the slot was dropped; changes committed after the last read are lost",
-            hint=again, slot=name, reason="gone", source=source,
-        )  # fmt: skip
+            detail="the slot was dropped; changes committed after the last read are lost",
+            hint=again,
+            slot=name,
+            reason="gone",
+            source=source,
+        )
     database = connection.value("SELECT current_database()::text")
     if slot.plugin != "pgoutput" or slot.database != database:
         is_what = (
@@ -348,14 +357,20 @@ detail="the slot was dropped; changes committed after the last read are lost",
         )
         raise SlotError(
             f"replication slot {name!r} is {is_what}, not for plugin pgoutput in database {database}",
-hint="choose another name with slot = '...'", slot=name, reason="unfit", source=source,
-        )  # fmt: skip
+            hint="choose another name with slot = '...'",
+            slot=name,
+            reason="unfit",
+            source=source,
+        )
     if slot.invalid:
         raise SlotError(
             f"replication slot {name!r} of source {source!r} can no longer be read from: {slot.invalid}",
             detail="the slot exceeded max_slot_wal_keep_size or idle_replication_slot_timeout of the server",
-            hint=f"SELECT pg_drop_replication_slot('{name}'); then {again}", slot=name, reason="lost", source=source,
-        )  # fmt: skip
+            hint=f"SELECT pg_drop_replication_slot('{name}'); then {again}",
+            slot=name,
+            reason="lost",
+            source=source,
+        )
     return slot
 
 
@@ -385,8 +400,12 @@ def slot_in_use(connection: Connection, name: str, source: str) -> SlotError | S
         hint += f"; SELECT pg_terminate_backend({pid}) ends a reader that does not respond"
     return SlotError(
         f"replication slot {name!r} of source {source!r} is in use {who}",
-        hint=hint, slot=name, reason="in use", source=source, pid=pid,
-    )  # fmt: skip
+        hint=hint,
+        slot=name,
+        reason="in use",
+        source=source,
+        pid=pid,
+    )
 
 
 def create_slot_command(version: int, name: str, *, failover: bool) -> str:
@@ -402,14 +421,18 @@ def check_server(connection: Connection, source: str) -> None:
     if connection.version < OLDEST_VERSION:
         raise SourceRefusedError(
             f"source {source!r} requires Postgres {OLDEST_VERSION} or later, and the server is version {connection.version}",
-hint="upgrade the server", source=source, reason="version",
-        )  # fmt: skip
+            hint="upgrade the server",
+            source=source,
+            reason="version",
+        )
     level = connection.value("SHOW wal_level")
     if level != "logical":
         raise SourceRefusedError(
             f"source {source!r} requires wal_level = logical, and the server has wal_level = {level}",
-hint="ALTER SYSTEM SET wal_level = logical; then restart the server", source=source, reason="wal-level",
-        )  # fmt: skip
+            hint="ALTER SYSTEM SET wal_level = logical; then restart the server",
+            source=source,
+            reason="wal-level",
+        )
 
 
 def _named(connection: Connection, name: TableName) -> TableState:
@@ -495,15 +518,17 @@ def _prepare(connection: Connection, name: str, tables: Sequence[Captured], publ
     if lacking:
         raise PublicationError(
             f"publication {name!r} does not publish {', '.join(lacking)}",
-hint=f"ALTER PUBLICATION {identifier(name)} SET (publish = '{publish}')", publication=name,
-operations=tuple(lacking),
-        )  # fmt: skip
+            hint=f"ALTER PUBLICATION {identifier(name)} SET (publish = '{publish}')",
+            publication=name,
+            operations=tuple(lacking),
+        )
     if not via_root and any(table.state.kind == "p" for table in tables):
         raise PublicationError(
             f"publication {name!r} publishes partitions instead of their partitioned tables",
-hint=f"ALTER PUBLICATION {identifier(name)} SET (publish_via_partition_root = true)", publication=name,
-reason="partitions",
-        )  # fmt: skip
+            hint=f"ALTER PUBLICATION {identifier(name)} SET (publish_via_partition_root = true)",
+            publication=name,
+            reason="partitions",
+        )
     missing = [table for table in tables if str(table) not in _published(connection, name)]
     if missing and not everything:
         statement = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {', '.join(table.state.name for table in missing)}"
@@ -523,9 +548,10 @@ def _execute(connection: Connection, statement: str, publication: str) -> None:
     except SourceRefusedError as error:
         raise PublicationError(
             f"publication {publication!r} cannot be created or altered for the tables: {error.message}",
-detail="CREATE on the database and ownership of the tables are required",
-hint=f"run as their owner: {statement}", publication=publication,
-        ) from None  # fmt: skip
+            detail="CREATE on the database and ownership of the tables are required",
+            hint=f"run as their owner: {statement}",
+            publication=publication,
+        ) from None
 
 
 def _published(connection: Connection, name: str) -> set[str]:
