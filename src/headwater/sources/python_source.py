@@ -80,12 +80,12 @@ class PythonSource:
         name: str,
         options: Mapping[str, Any],
         definition: Callable[[str], TopicDefinition | None],
-        standing: Callable[[], ProducerInfo | None],
+        producer: Callable[[], ProducerInfo | None],
         *,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`definition` returns the current definition of a topic; `standing`, the producer state of this source in the log."""
+        """`definition` returns the current definition of a topic; `producer`, the producer state of this source in the log."""
         self.name = name
         self.state = "not reading"
         """Current activity of the source, or the reason why it is idle, in words."""
@@ -94,7 +94,7 @@ class PythonSource:
         every = options.get("every")
         self._every_s = (EVERY_US if every is None else span_us(every, "every")) / 1e6
         self._definition = definition
-        self._standing = standing
+        self._producer = producer
         self._clock = clock or SystemClock()
         self._sleep = sleep
         self._is_awaited = False
@@ -102,7 +102,7 @@ class PythonSource:
     @classmethod
     def declared(cls, setup: SourceSetup) -> Self:
         """Create the source of a declaration."""
-        return cls(setup.name, setup.options, setup.lookups.definition, setup.standing)
+        return cls(setup.name, setup.options, setup.lookups.definition, setup.producer)
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -150,11 +150,11 @@ class PythonSource:
                         position, failures = event.position, 0
             except (HeadwaterError, _UserError) as error:
                 failures += 1
-                told = self._stopped_by(error)
+                stopped = self._stopped_by(error)
                 if self._is_awaited and failures >= TRIES_AWAITED:
-                    self.state = f"stopped: {told.message}"
-                    raise told from error.__cause__ or error
-                self.state = f"{AGAIN}: {told.message}"
+                    self.state = f"stopped: {stopped.message}"
+                    raise stopped from error.__cause__ or error
+                self.state = f"{AGAIN}: {stopped.message}"
             yield from self._wait(BACKOFF_S[min(failures - 1, len(BACKOFF_S) - 1)])
 
     def durable(self, sequence: int, position: Position | None) -> None:
@@ -164,7 +164,7 @@ class PythonSource:
         """Return the current time. The caller is going to wait for it, so from now on repeated errors are raised instead of
         retried for ever."""
         self._is_awaited = True
-        known = self._standing()
+        known = self._producer()
         return max(self._clock.now_us(), -1 if known is None else known.sequence + 1)
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ class Capture:
         try:
             for event in events:
                 self._take(event)
-                self._faults.look(event, self.source)
+                self._faults.update(event, self.source)
                 if self._stage is None and self._is_enough(until, stop):
                     return
         finally:

@@ -59,9 +59,9 @@ class Folder:
         self.sleep: Any = lambda seconds: None
 
     def source(self) -> FilesSource:
-        standing = lambda: self.log.producer(producer_of("files"))  # noqa: E731
+        producer = lambda: self.log.producer(producer_of("files"))  # noqa: E731
         return FilesSource(
-            "files", self.options, self.log.topics().get, standing, clock=self.clock, sleep=self.sleep
+            "files", self.options, self.log.topics().get, producer, clock=self.clock, sleep=self.sleep
         )
 
     def start(self) -> Capture:

@@ -239,15 +239,15 @@ def test_a_table_that_is_taken_up_again_stays_so_though_the_connection_is_cut_at
     follower.follow()
     source = follower.source
     assert source is not None
-    take_up, cuts = WantedSnapshots.take_up, [True]
+    resume_table, cuts = WantedSnapshots.resume_table, [True]
 
     def cut(self: WantedSnapshots, table: Any) -> None:
-        take_up(self, table)
+        resume_table(self, table)
         if cuts:
             cuts.pop()
             raise SourceUnreachableError("the connection is cut")
 
-    monkeypatch.setattr(WantedSnapshots, "take_up", cut)
+    monkeypatch.setattr(WantedSnapshots, "resume_table", cut)
     source.retry("created_again")
     follower.settle(ordered=True)
     assert not cuts

@@ -190,7 +190,7 @@ def test_a_table_that_was_not_fit_at_the_start_is_taken_up_on_request_once_it_is
     assert source.stopped["public.parts"].facts["replica_identity"] == "USING INDEX, of (code)"
     session.execute("ALTER TABLE parts_eu REPLICA IDENTITY NOTHING")
     source.retry("parts")
-    while not source._standing.orders.empty() or "public.parts" not in source.stopped:
+    while not source._progress.orders.empty() or "public.parts" not in source.stopped:
         follower.step()
     assert source.stopped["public.parts"].facts["replica_identity"] == "NOTHING"
     session.execute("ALTER TABLE parts_eu REPLICA IDENTITY DEFAULT")

@@ -43,7 +43,7 @@ class FileReader:
         if self.options.format == "parquet":
             return file.known is None
         try:
-            with open_content(file.path, file.number, file.held) as content:
+            with open_content(file.path, file.number, file.open_descriptor) as content:
                 for piece in read_blocks(content, file.offset, file.path, quoted=self.is_quoted):
                     if isinstance(piece, Block):
                         return True

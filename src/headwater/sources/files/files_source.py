@@ -31,12 +31,12 @@ from headwater.sources.files.options import (
     read_options,
     refuse_plain_lines,
 )
-from headwater.sources.files.scan_files import Look
+from headwater.sources.files.scan_files import FileScan
 from headwater.sources.files.tracking import Number, Tracker
 from headwater.sources.source_setup import SourceSetup
 
-LOOK_EVERY_S = 0.1
-LOOK_SHARE = 10
+SCAN_EVERY_S = 0.1
+SCAN_SHARE = 10
 """Scans take at most this fraction (1/10) of the time: a folder of very many files is scanned less often."""
 QUIET_S = 0.2
 SAID_EVERY_MS = 10_000.0
@@ -50,18 +50,18 @@ class FilesSource:
         name: str,
         options: Mapping[str, Any] | FilesOptions,
         definition: Callable[[str], TopicDefinition | None],
-        standing: Callable[[], ProducerInfo | None],
+        producer: Callable[[], ProducerInfo | None],
         *,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`definition` returns the current definition of a topic; `standing`, the producer state of this source in the log."""
+        """`definition` returns the current definition of a topic; `producer`, the producer state of this source in the log."""
         self.name = name
         self.options = options if isinstance(options, FilesOptions) else read_options(name, options)
         self.state = "not reading"
         """Current activity of the source, or the reason why it is idle, in words."""
         self._definition = definition
-        self._standing = standing
+        self._producer = producer
         self._clock = clock or SystemClock()
         self._sleep = sleep
         self._reader = FileReader(name, self.options, definition, self._clock)
@@ -69,7 +69,7 @@ class FilesSource:
     @classmethod
     def declared(cls, setup: SourceSetup) -> Self:
         """Create the source of a declaration."""
-        return cls(setup.name, setup.options, setup.lookups.definition, setup.standing)
+        return cls(setup.name, setup.options, setup.lookups.definition, setup.producer)
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class FilesSource:
     def _of_parquet(self) -> TopicDefinition:
         """Return the topic with the columns of the first Parquet file."""
         is_parquet = self.options.format == "parquet"
-        found = Tracker(self.options, None).look(self._clock.now_us()) if is_parquet else []
+        found = Tracker(self.options, None).scan(self._clock.now_us()) if is_parquet else []
         if not found:
             what = "no Parquet file exists yet from which to read them" if is_parquet else self.options.format
             raise UsageError(
@@ -140,9 +140,9 @@ class FilesSource:
                 began = self._clock.steady_ms()
                 moment = moments.now()
                 waiting: dict[Number, int] = {}
-                looked = Look(self._reader, tracker, moments, moment, waiting)
-                yield from looked.events()
-                self.state = "reading" if looked.files else "waiting for more"
+                scan = FileScan(self._reader, tracker, moments, moment, waiting)
+                yield from scan.events()
+                self.state = "reading" if scan.files else "waiting for more"
                 reached = moment if not waiting else None
                 if waited is not None and not _is_awaited(waited[1], waiting, tracker):
                     reached = max(reached or 0, waited[0])
@@ -150,7 +150,7 @@ class FilesSource:
                     moments.speak()
                 if waiting and waited is None:
                     waited = (moment, waiting)
-                if looked.has_taken:
+                if scan.has_taken:
                     sequence = moments.within() if reached is None else moments.up_to(reached)
                     yield Commit(sequence, tracker.position())
                 elif reached is not None:
@@ -159,7 +159,7 @@ class FilesSource:
                     yield Quiet()
                 took_s = (self._clock.steady_ms() - began) / 1_000
                 yield from self._wait(
-                    LOOK_EVERY_S if looked.has_taken else max(LOOK_EVERY_S, took_s * LOOK_SHARE)
+                    SCAN_EVERY_S if scan.has_taken else max(SCAN_EVERY_S, took_s * SCAN_SHARE)
                 )
         except OSError as error:
             raise SourceError(
@@ -177,12 +177,12 @@ class FilesSource:
 
     def end(self) -> int:
         """Return the current time if any file has content that the log does not have, else the last sequence in the log."""
-        known = self._standing()
+        known = self._producer()
         now = self._clock.now_us()
         sequence = -1 if known is None else known.sequence
         tracker = Tracker(self.options, None if known is None or known.note is None else dict(known.note))
         try:
-            files = tracker.look(now)
+            files = tracker.scan(now)
             if tracker.unfit or any(self._reader.has_more(file) for file in files):
                 return max(now, sequence + 1)
             return sequence

@@ -25,7 +25,7 @@ COMMIT_BYTES = 8 << 20
 PARQUET_ROWS = 65_536
 
 
-class Look:
+class FileScan:
     """One scan of all files. The caller makes the last commit."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Look:
 
     def events(self) -> Iterator[Event]:
         """Yield everything that is found, with a commit after each part but the last."""
-        files = self._tracker.look(self._moment)
+        files = self._tracker.scan(self._moment)
         self.files = len(files)
         for file in files:
             yield from self._parquet(file) if self._options.format == "parquet" else self._lines(file)
@@ -57,7 +57,7 @@ class Look:
 
     def _lines(self, file: ChangedFile) -> Iterator[Event]:
         try:
-            with open_content(file.path, file.number, file.held) as content:
+            with open_content(file.path, file.number, file.open_descriptor) as content:
                 yield from self._content(file, content)
         except FileNotFoundError:
             return  # renamed or removed since it was listed

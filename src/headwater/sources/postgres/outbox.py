@@ -60,9 +60,9 @@ class Outbox:
     def read(self, rows: pa.RecordBatch) -> list[Happened]:
         """Return the events in rows of the outbox's table."""
         names = {name: _FIELDS.get(name.lower().replace("_", "")) for name in rows.schema.names}
-        lacking = {"topic", "payload"} - set(names.values())
-        if lacking:
-            wanted = "aggregatetype" if "topic" in lacking else "payload"
+        missing = {"topic", "payload"} - set(names.values())
+        if missing:
+            wanted = "aggregatetype" if "topic" in missing else "payload"
             raise self._error(
                 f"outbox table {self._at.options.outbox} has no column {wanted}",
                 "add the column",

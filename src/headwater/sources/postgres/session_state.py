@@ -53,7 +53,7 @@ class SessionState:
         """Sequence up to which the log has everything, by the last commit that was yielded or acknowledged."""
         return max(self.sequence, self.durable)
 
-    def take_up_later(self, table: str) -> None:
+    def resume_later(self, table: str) -> None:
         """Mark a table as stopped, without a gap, in the position, so that the next session resumes it."""
         position = dict(self.position or {})
         position["stopped"] = sorted({*position.get("stopped", ()), table})
@@ -107,7 +107,7 @@ class SessionContext:
     options: PostgresOptions
     history: TopicHistory
     tables: Tables
-    standing: SessionState
+    progress: SessionState
     folder: Path
     connection: Connection
     publications: list[str] = field(default_factory=list)

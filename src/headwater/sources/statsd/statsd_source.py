@@ -34,7 +34,7 @@ PORT_MAX = 65_535
 EVERY = "1 second"
 ROWS = 50_000
 RECEIVE_BUFFER = "4 MB"
-HELD_BYTES_MAX = 64 << 20
+BUFFERED_BYTES_MAX = 64 << 20
 """Maximum number of bytes that wait to be appended; further datagrams are dropped and counted."""
 LATENESS = "10 seconds"
 MAX_AHEAD = "1 minute"
@@ -93,18 +93,18 @@ class StatsdSource:
         name: str,
         options: Mapping[str, Any],
         definition: Callable[[str], TopicDefinition | None],
-        standing: Callable[[], ProducerInfo | None],
+        producer: Callable[[], ProducerInfo | None],
         *,
         listening: socket.socket | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`definition` returns the current definition of a topic; `standing`, the producer state of this source in the log.
+        """`definition` returns the current definition of a topic; `producer`, the producer state of this source in the log.
         `listening` is a socket that the caller keeps open: datagrams that arrive between two runs wait in it."""
         self.name = name
         self.options = read_options(name, options)
         self.status = StatsdStatus()
         self._definition = definition
-        self._standing = standing
+        self._producer = producer
         self._clock: Clock = SystemClock()
         self._listening = listening
         self._sleep = sleep
@@ -115,7 +115,7 @@ class StatsdSource:
     @classmethod
     def declared(cls, setup: SourceSetup) -> Self:
         """Create the source of a declaration."""
-        return cls(setup.name, setup.options, setup.lookups.definition, setup.standing)
+        return cls(setup.name, setup.options, setup.lookups.definition, setup.producer)
 
     @property
     def state(self) -> str:
@@ -170,7 +170,7 @@ class StatsdSource:
                     yield Quiet()
                     self._sleep(QUIET_S)
                 continue
-            listener = UdpListener(made, self._clock, HELD_BYTES_MAX)
+            listener = UdpListener(made, self._clock, BUFFERED_BYTES_MAX)
             self.status.state = f"listening at {listener.address}"
             return listener
 
@@ -246,7 +246,7 @@ class StatsdSource:
 
     def end(self) -> int:
         """Return the current time: once the log has reached it, everything received so far is in the log."""
-        known = self._standing()
+        known = self._producer()
         return max(self._clock.now_us(), -1 if known is None else known.sequence + 1)
 
     def close(self) -> None:

@@ -166,12 +166,12 @@ def _walk_pairs(
     place_of_old = np.full(len(tuples), -1)
     place_of_old[old_rows] = np.arange(len(old_rows))
     olds = place_of_old[new_rows]  # index of the old tuple of each new tuple, or -1
-    beside = np.flatnonzero(olds >= 0)
-    new = [_filled(mine, theirs, beside, olds[beside]) for mine, theirs in zip(new, old, strict=True)]
+    updated = np.flatnonzero(olds >= 0)
+    new = [_filled(mine, theirs, updated, olds[updated]) for mine, theirs in zip(new, old, strict=True)]
     moved = np.zeros(len(tuples), dtype=np.bool_)
     for place in table.key_places:
-        moved[new_rows[beside]] |= _differ(
-            data, _choose(new[place], beside), _choose(old[place], olds[beside])
+        moved[new_rows[updated]] |= _differ(
+            data, _choose(new[place], updated), _choose(old[place], olds[updated])
         )
 
     # A row with a changed key becomes two: a delete with its old tuple, and an insert with its new tuple.

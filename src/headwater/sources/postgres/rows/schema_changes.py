@@ -29,7 +29,9 @@ def with_marks(
     marks = []
     for name in evolution.definition.schema.names:
         if name in evolution.dropped:
-            marks.append(marked.get(name) or DroppedColumn(name, _told(definition, table, name, now, added)))
+            marks.append(
+                marked.get(name) or DroppedColumn(name, _drop_note(definition, table, name, now, added))
+            )
         elif name in marked and name not in now:
             marks.append(marked[name])
     return dataclasses.replace(evolution.definition, dropped=tuple(marks))
@@ -59,7 +61,7 @@ def breaks_contract(
     )
 
 
-def _told(
+def _drop_note(
     definition: TopicDefinition, table: CapturedTable, column: str, now: set[str], added: Sequence[str]
 ) -> str:
     where = f"in source {definition.captured_by!r}"

@@ -205,8 +205,8 @@ def read_identities(
         part = PartitionIdentity(attached, file, toast, defined if by_oid else 0, by_oid, (schema, name))
         parts.setdefault(root, {})[oid] = part
     words: dict[int, dict[int, tuple[str, ...]]] = {}
-    for oid, kind, told in connection.rows(_WORDS, oids):
-        words.setdefault(oid, {})[kind] = tuple(told)
+    for oid, kind, labels in connection.rows(_WORDS, oids):
+        words.setdefault(oid, {})[kind] = tuple(labels)
     found = {}
     for (
         oid,
@@ -230,7 +230,7 @@ def read_identities(
             toast,
             _stands_for(names),
             _stands_for(types),
-            {kind: (len(told), _stands_for(told)) for kind, told in words.get(oid, {}).items()},
+            {kind: (len(labels), _stands_for(labels)) for kind, labels in words.get(oid, {}).items()},
             words.get(oid, {}),
             tuple(names),
             tuple(types),

@@ -40,7 +40,7 @@ def doctor(url: str, tables: str | Sequence[TableName] = ()) -> list[ServerFindi
     try:
         named = read_tables_option(tables) if isinstance(tables, str) else tables
         findings = [ServerFinding("ok", f"connected to {place(url)}, Postgres {connection.version}")]
-        findings += [found for look in _LOOKS for found in look(connection)]
+        findings += [found for check in _CHECKS for found in check(connection)]
         findings += _streaming(url)
         for state, name in _chosen(connection, named):
             findings += [_missing(name)] if state is None else list(_table(connection, state))
@@ -135,7 +135,7 @@ def _slots(connection: Connection) -> Iterator[ServerFinding]:
             yield ServerFinding("problem", f"slot {name} is inactive and retains {size} of WAL", drop)
 
 
-_LOOKS = (_version, _wal_level, _room, _role, _standby, _slots)
+_CHECKS = (_version, _wal_level, _room, _role, _standby, _slots)
 
 
 def _streaming(url: str) -> list[ServerFinding]:

@@ -510,17 +510,17 @@ def _prepare(connection: Connection, name: str, tables: Sequence[Captured], publ
         return
     everything, *published, via_root = rows[0]
     wanted = publish.split(", ")
-    lacking = [
+    unpublished = [
         what
         for what, is_there in zip(_PUBLISHED.split(", "), published, strict=True)
         if what in wanted and not is_there
     ]
-    if lacking:
+    if unpublished:
         raise PublicationError(
-            f"publication {name!r} does not publish {', '.join(lacking)}",
+            f"publication {name!r} does not publish {', '.join(unpublished)}",
             hint=f"ALTER PUBLICATION {identifier(name)} SET (publish = '{publish}')",
             publication=name,
-            operations=tuple(lacking),
+            operations=tuple(unpublished),
         )
     if not via_root and any(table.state.kind == "p" for table in tables):
         raise PublicationError(

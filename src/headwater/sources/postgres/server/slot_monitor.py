@@ -27,7 +27,7 @@ class SlotHealth:
     over_budget: bool
 
 
-def look_after(connection: Connection, options: PostgresOptions, source: str) -> SlotHealth:
+def read_slot_health(connection: Connection, options: PostgresOptions, source: str) -> SlotHealth:
     """Return the current health of the slot. SlotError if it can no longer be read; WalBudgetError if it exceeds the budget and
     over_wal = 'stop'."""
     slot = check_slot(connection, find_slot(connection, options.slot), options.slot, source)

@@ -35,7 +35,7 @@ from headwater.catalog.conform import adapt
 from headwater.core.storage import translated
 from headwater.sources.postgres.decode.copy_format import decode_copy
 from headwater.sources.postgres.decode.relations import CapturedTable
-from headwater.sources.postgres.rows.column_attributes import Attribute, ColumnSnapshot, look
+from headwater.sources.postgres.rows.column_attributes import Attribute, ColumnSnapshot, read_columns
 from headwater.sources.postgres.rows.toast_fill import KeySet
 from headwater.sources.postgres.rows.toast_pending import PendingChanges, keys_condition
 from headwater.sources.postgres.server.connection import Connection, identifier, literal
@@ -255,7 +255,9 @@ class Chunks:
 
     def _columns(self, table: CapturedTable) -> tuple[Attribute, ...]:
         return (
-            look(self._connection, [table.relation.oid]).get(table.relation.oid, ColumnSnapshot()).attributes
+            read_columns(self._connection, [table.relation.oid])
+            .get(table.relation.oid, ColumnSnapshot())
+            .attributes
         )
 
     def _partitions(self, table: CapturedTable) -> dict[int, int | None]:
@@ -367,7 +369,7 @@ def rest_of(chunk: SnapshotChunk) -> SnapshotRequest | None:
 
 def rows_of(chunk: SnapshotChunk, schema: pa.Schema, stamps: Stamps) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a chunk whose mark has come, without rows whose key was in the stream since the chunk was begun. Rows
-    with pending changes (`SnapshotChunk.held`) are yielded with these changes applied."""
+    with pending changes (`SnapshotChunk.pending`) are yielded with these changes applied."""
     assert chunk.found is not None
     selected = chunk.found.result()
     for lines in selected.blocks():
@@ -380,8 +382,8 @@ def rows_of(chunk: SnapshotChunk, schema: pa.Schema, stamps: Stamps) -> Iterator
             if changed.any():
                 batch = batch.filter(pc.invert(pa.array(changed)))
         batch = adapt(located(batch, stamps), schema)
-        if chunk.held.rows:
-            batch = chunk.held.put_into(batch, chunk.table, selected.visible.sees)
+        if chunk.pending.rows:
+            batch = chunk.pending.apply_to(batch, chunk.table, selected.visible.sees)
         if batch.num_rows:
             yield batch
 

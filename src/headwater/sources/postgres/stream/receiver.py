@@ -36,7 +36,7 @@ class Receiver:
         self._error: SourceError | None = None
         self._changed = threading.Condition()
         self._stop = False
-        self._thread = threading.Thread(target=self._loop, name="headwater-intake", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="headwater-receiver", daemon=True)
         self._thread.start()
 
     @property
@@ -62,7 +62,7 @@ class Receiver:
             self._changed.notify()
         return taken
 
-    def tell(self, *, always: bool = False) -> None:
+    def send_status(self, *, always: bool = False) -> None:
         """Confirm the durable position to the server if it has advanced, or `always`."""
         durable = max(self._durable(), 0)
         if always or durable > self._told:
@@ -85,7 +85,7 @@ class Receiver:
                     with self._changed:
                         self._changed.wait(min(_PAUSE_S, self._every_s))
                 if time.monotonic() - self._told_at >= self._every_s:
-                    self.tell(always=True)
+                    self.send_status(always=True)
         except SourceError as error:
             with self._changed:
                 self._error = error
