@@ -200,9 +200,9 @@ def test_a_target_that_is_of_no_tick_is_completed_first(history: str) -> None:
     bench.most = 100
     if history == "broken":
         bench.feed.tick([{"k": k, "v": k} for k in (1, 3, 4)] + [{"k": 2, "v": 20}])
-        stand = bench.place.stand
-        assert stand is not None
-        bench.place.stand = replace(stand, tick=2).under_way()
+        checkpoint = bench.place.checkpoint
+        assert checkpoint is not None
+        bench.place.checkpoint = replace(checkpoint, tick=2).under_way()
     else:
         bench.feed.rebuild([{"k": 2, "v": 20}, {"k": 3, "v": 3}])
     assert bench.start().retry() == 1

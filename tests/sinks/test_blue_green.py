@@ -138,7 +138,7 @@ def test_a_version_that_was_dropped_by_hand_is_forgotten(
     target = PostgresTarget(postgres_url, "follower")
     opened.append(target)
     with pytest.raises(Crash):
-        Rebuilding(SHAPE, target, feed, ManualClock(), told=crash).build()
+        Rebuilding(SHAPE, target, feed, ManualClock(), on_step=crash).build()
     do(postgres_url, "DROP TABLE follower__new")
     versions.build(verify=False)
     assert do(postgres_url, "SELECT count(*) FROM follower") == [(3,)]
@@ -313,7 +313,7 @@ def test_two_branches_are_written_at_the_same_time(
     applier = Applier(SHAPE, in_force, feed, ManualClock())
     commit, branches = lake.commit, []
 
-    def beside(table: Any, edit: Any, manifests: Any, keep: int, branch: str, ours: Any) -> None:
+    def concurrently(table: Any, edit: Any, manifests: Any, keep: int, branch: str, ours: Any) -> None:
         branches.append(branch)
         if branch == "headwater_new" and branches.count(branch) <= 2:
             feed.tick([*ROWS, row(4, str(len(branches)))])
@@ -321,7 +321,7 @@ def test_two_branches_are_written_at_the_same_time(
                 pass
         commit(table, edit, manifests, keep, branch, ours)
 
-    monkeypatch.setattr(lake, "commit", beside)
+    monkeypatch.setattr(lake, "commit", concurrently)
     done = versions.build()
     new, main = "headwater_new", "main"
     assert branches == [
@@ -370,7 +370,7 @@ def test_an_index_goes_on_while_another_is_filled(
 ) -> None:
     target = SearchTarget(tmp_path / "index")
     follow(target, feed, opened)
-    new = target.versions().beside("new")
+    new = target.versions().target("new")
     opened.append(new)
     new.prepare(SHAPE)
     feed.tick([*ROWS, row(4)])
@@ -399,7 +399,7 @@ def test_an_index_that_was_half_removed_is_made_anew(
             raise Crash
 
     with pytest.raises(Crash):
-        Rebuilding(SHAPE, target, feed, ManualClock(), told=crash).build()
+        Rebuilding(SHAPE, target, feed, ManualClock(), on_step=crash).build()
 
     def half(folder: Path, *_: Any) -> None:
         for found in sorted(folder.glob("*"))[::2]:

@@ -66,12 +66,12 @@ def test_a_function_is_called_and_where_it_stands_is_in_the_log(tmp_path: Path, 
         target.prepare(shape())
         return target
 
-    stand = follow(made("send"), range(1, 4))
+    checkpoint = follow(made("send"), range(1, 4))
     assert len(keys) == 3
-    assert made("send").stand() == stand
-    assert made("other").stand() is None
+    assert made("send").checkpoint() == checkpoint
+    assert made("other").checkpoint() is None
     LogKeeper(log, "s", of="send").forget()
-    assert made("send").stand() is None
+    assert made("send").checkpoint() is None
 
 
 def test_of_two_processes_that_write_a_stand_at_the_same_time_one_is_told(log: Log) -> None:

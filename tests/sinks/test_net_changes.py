@@ -55,17 +55,17 @@ def test_the_net_change_makes_the_last_table_of_the_first(first: Table, later: l
         ticks.append((number, delta(rows(before), rows(table))))
         before = table
     netted = net(ticks, SHAPE, target())
-    held = {repr(key): repr((*key, value)) for key, value in first.items()}
+    stored = {repr(key): repr((*key, value)) for key, value in first.items()}
     deleted = [repr(tuple(row.values())) for row in netted.change.deletes.to_pylist()]
     upserts = netted.change.upserts.to_pylist()
     upserted = [repr((row["k"], row["g"])) for row in upserts]
     assert len(set(deleted + upserted)) == len(deleted) + len(upserted)
     for key in deleted:
-        del held[key]
+        del stored[key]
     for key, row in zip(upserted, upserts, strict=True):
-        assert held.get(key) != repr(tuple(row.values()))  # nothing is written that is there
-        held[key] = repr(tuple(row.values()))
-    assert set(held.values()) == as_text(later[-1])
+        assert stored.get(key) != repr(tuple(row.values()))  # nothing is written that is there
+        stored[key] = repr(tuple(row.values()))
+    assert set(stored.values()) == as_text(later[-1])
     assert netted.difference.rows == len(later[-1]) - len(first)
     assert repr(netted.rows.to_pylist()) == repr(upserts)
 
@@ -136,9 +136,9 @@ def test_what_is_no_stand_is_none(text: str) -> None:
 
 
 def test_a_stand_survives_its_text() -> None:
-    for stand in (
+    for checkpoint in (
         SinkCheckpoint(7, "w/1.2", 2**64 - 1, 3),
         SinkCheckpoint(1, "h", 0, 0, b"\x00\xff", whole=False),
     ):
-        assert SinkCheckpoint.parse(stand.text()) == stand
-        assert SinkCheckpoint.parse(stand.text()).text() == stand.text()  # type: ignore[union-attr]
+        assert SinkCheckpoint.parse(checkpoint.text()) == checkpoint
+        assert SinkCheckpoint.parse(checkpoint.text()).text() == checkpoint.text()  # type: ignore[union-attr]

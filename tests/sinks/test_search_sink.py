@@ -32,12 +32,12 @@ from tests.raising import raises
 from tests.sinks.killed import kill_and_compare
 from tests.sinks.samples import (
     EVERYTHING,
+    checkpoint_of,
     contents_at,
     everything,
     follow,
     same_rows,
     shape,
-    stand_of,
     upsert,
 )
 
@@ -59,7 +59,7 @@ def filled(path: Path, rows: pa.RecordBatch, key: tuple[str, ...] = ("id",), **o
     """An index with these rows."""
     target = SearchTarget(path, **options)
     target.prepare(TargetShape("s", "v", rows.schema, key))
-    target.apply(upsert(rows, key), None, stand_of(1, rows))
+    target.apply(upsert(rows, key), None, checkpoint_of(1, rows))
     target.close()
     return SearchIndex(path)
 
@@ -161,11 +161,13 @@ def test_any_scalar_columns_can_be_the_key(tmp_path: Path, key: tuple[str, ...])
     rows = everything().slice(0, 5)
     target = SearchTarget(tmp_path)
     target.prepare(TargetShape("s", "v", EVERYTHING, key))
-    target.apply(upsert(rows, key), None, stand_of(1, rows))
-    target.apply(upsert(rows, key), stand_of(1, rows), stand_of(2, rows))
+    target.apply(upsert(rows, key), None, checkpoint_of(1, rows))
+    target.apply(upsert(rows, key), checkpoint_of(1, rows), checkpoint_of(2, rows))
     assert same_rows(target.contents(), [rows])
     rest = rows.slice(3)
-    target.apply(upsert(rows.slice(0, 0), key, rows.slice(0, 3)), stand_of(2, rows), stand_of(3, rest))
+    target.apply(
+        upsert(rows.slice(0, 0), key, rows.slice(0, 3)), checkpoint_of(2, rows), checkpoint_of(3, rest)
+    )
     assert same_rows(target.contents(), [rest])
     target.close()
 
@@ -174,7 +176,7 @@ def test_rows_are_replaced_and_deleted_by_key_tick_after_tick(tmp_path: Path) ->
     target = SearchTarget(tmp_path)
     target.prepare(shape())
     for tick in range(1, 12):
-        assert follow(target, range(tick, tick + 1)) == target.stand()
+        assert follow(target, range(tick, tick + 1)) == target.checkpoint()
         assert same_rows(target.contents(), [contents_at(tick)])
     target.close()
 
@@ -185,15 +187,17 @@ def test_keys_that_are_long_stay_apart(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array([1, 2, 3])], schema=schema)
     target = SearchTarget(tmp_path)
     target.prepare(TargetShape("s", "v", schema, ("k",)))
-    target.apply(upsert(rows, ("k",)), None, stand_of(1, rows))
+    target.apply(upsert(rows, ("k",)), None, checkpoint_of(1, rows))
     target.apply(
-        upsert(rows.slice(1, 1), ("k",), rows.slice(0, 1)), stand_of(1, rows), stand_of(2, rows.slice(1))
+        upsert(rows.slice(1, 1), ("k",), rows.slice(0, 1)),
+        checkpoint_of(1, rows),
+        checkpoint_of(2, rows.slice(1)),
     )
     assert same_rows(target.contents(), [rows.slice(1)])
     target.close()
 
 
-# --- the stand -----------------------------------------------------------------------------------------------------
+# --- the checkpoint ------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_applied_from_another_stand(tmp_path: Path) -> None:
@@ -201,8 +205,8 @@ def test_nothing_is_applied_from_another_stand(tmp_path: Path) -> None:
     target.prepare(shape())
     follow(target, range(1, 4))
     with pytest.raises(CheckpointConflictError) as caught:
-        target.apply(upsert(contents_at(1), ("id",)), None, stand_of(9, contents_at(1)))
-    assert caught.value.found == target.stand()
+        target.apply(upsert(contents_at(1), ("id",)), None, checkpoint_of(9, contents_at(1)))
+    assert caught.value.found == target.checkpoint()
     assert same_rows(target.contents(), [contents_at(3)])
     target.close()
 
@@ -212,13 +216,13 @@ def test_a_change_that_fails_on_the_way_leaves_nothing(
 ) -> None:
     target = SearchTarget(tmp_path)
     target.prepare(shape())
-    stand = follow(target, range(1, 4))
+    checkpoint = follow(target, range(1, 4))
     layout = type(target._prepared())
     with monkeypatch.context() as patch:
         patch.setattr(layout, "head", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            target.apply(upsert(contents_at(9), ("id",)), stand, stand_of(9, contents_at(9)))
-    assert target.stand() == stand
+            target.apply(upsert(contents_at(9), ("id",)), checkpoint, checkpoint_of(9, contents_at(9)))
+    assert target.checkpoint() == checkpoint
     assert same_rows(target.contents(), [contents_at(3)])
     follow(target, range(4, 6))
     assert same_rows(target.contents(), [contents_at(5)])
@@ -237,7 +241,7 @@ def test_an_older_copy_of_the_folder_says_its_own_stand(tmp_path: Path) -> None:
     target.close()
     restored = SearchTarget(tmp_path / "backup")
     restored.prepare(shape())
-    assert restored.stand() == old
+    assert restored.checkpoint() == old
     assert same_rows(restored.contents(), [contents_at(3)])
     restored.close()
 
@@ -248,12 +252,12 @@ def test_an_older_copy_of_the_folder_says_its_own_stand(tmp_path: Path) -> None:
 def test_a_second_writer_is_refused_while_reading_works(tmp_path: Path) -> None:
     first, second = SearchTarget(tmp_path), SearchTarget(tmp_path)
     first.prepare(shape())
-    stand = follow(first, range(1, 3))
+    checkpoint = follow(first, range(1, 3))
     second.prepare(shape())
-    assert second.stand() == stand
+    assert second.checkpoint() == checkpoint
     assert same_rows(second.contents(), [contents_at(2)])
     with raises(TargetDownError, reason="locked"):
-        second.apply(upsert(contents_at(1), ("id",)), stand, stand_of(3, contents_at(1)))
+        second.apply(upsert(contents_at(1), ("id",)), checkpoint, checkpoint_of(3, contents_at(1)))
     first.close()
     follow(second, range(3, 5))
     assert same_rows(second.contents(), [contents_at(4)])
@@ -268,7 +272,7 @@ def test_readers_see_each_commit_from_another_process(tmp_path: Path) -> None:
     for tick in range(1, 4):
         follow(target, range(tick, tick + 1))
         assert len(reader) == contents_at(tick).num_rows
-        assert reader.stand() == target.stand()
+        assert reader.checkpoint() == target.checkpoint()
     found = subprocess.run(
         [sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True
     )

@@ -241,7 +241,7 @@ def feed_of(engine: Engine) -> StoreFeed:
     return StoreFeed(engine.store, VIEW, lambda arrived, timeout_ms: None, "w1")
 
 
-def held(delta: Delta) -> dict[int, int]:
+def stored(delta: Delta) -> dict[int, int]:
     return dict(zip(delta.rows.column(0).to_pylist(), delta.weights.tolist(), strict=True))
 
 
@@ -258,11 +258,11 @@ def test_ticks_are_read_from_the_state(engine: Engine) -> None:
     point = feed.latest()
     assert point is not None
     assert (point.tick, point.history, point.schema) == (3, "w1/1.0", ticks.SCHEMA)
-    assert held(feed.contents(1)) == {1: 1, 2: 1}
-    assert held(feed.contents(3)) == {1: 1, 3: 1}
+    assert stored(feed.contents(1)) == {1: 1, 2: 1}
+    assert stored(feed.contents(3)) == {1: 1, 3: 1}
     advance = feed.changes(Token(0), point.history)
     assert ([tick for tick, _ in advance.ticks], advance.reached) == ([1, 2], 3)
-    assert held(advance.ticks[1][1]) == {2: -1, 3: 1}
+    assert stored(advance.ticks[1][1]) == {2: -1, 3: 1}
     assert feed.changes(Token(3), point.history).reached == 3
     first = engine.store.manifest(2).committed_at
     assert feed.pending(1, point.history) == PendingTicks(2, 2, first)
@@ -336,9 +336,11 @@ def test_a_target_that_never_stands_still_is_neither_right_nor_wrong(bench: Benc
     contents = target.contents
 
     def moved() -> Any:
-        stand = bench.place.stand
-        assert stand is not None
-        bench.place.stand = SinkCheckpoint(stand.tick + 1, stand.history, stand.checksum, stand.rows)
+        checkpoint = bench.place.checkpoint
+        assert checkpoint is not None
+        bench.place.checkpoint = SinkCheckpoint(
+            checkpoint.tick + 1, checkpoint.history, checkpoint.checksum, checkpoint.rows
+        )
         return contents()
 
     target.contents = moved  # type: ignore[method-assign]

@@ -20,12 +20,12 @@ from tests.raising import raises
 from tests.sinks.changelogs import ChangelogContract
 from tests.sinks.samples import (
     EVERYTHING,
+    checkpoint_of,
     contents_at,
     everything,
     follow,
     same_rows,
     shape,
-    stand_of,
     upsert,
 )
 
@@ -125,7 +125,7 @@ def test_every_type_comes_back_bit_for_bit(log: Log) -> None:
     target = TopicTarget(log, "copy")
     target.prepare(TargetShape("s", "v", EVERYTHING, ("id",)))
     rows = everything()
-    target.apply(upsert(rows, ("id",)), None, stand_of(1, rows))
+    target.apply(upsert(rows, ("id",)), None, checkpoint_of(1, rows))
     assert same_rows(target.contents(), [rows])
 
 
@@ -134,8 +134,8 @@ def test_rows_are_records_and_rows_that_go_are_tombstones(tmp_path: Path) -> Non
         target = TopicTarget(log_of(ws), "copy")
         target.prepare(shape())
         one, two = contents_at(1).slice(0, 1), contents_at(1).slice(1, 1)
-        target.apply(upsert(one, ("id",)), None, stand_of(1, one))
-        target.apply(upsert(two, ("id",), one), stand_of(1, one), stand_of(2, two))
+        target.apply(upsert(one, ("id",)), None, checkpoint_of(1, one))
+        target.apply(upsert(two, ("id",), one), checkpoint_of(1, one), checkpoint_of(2, two))
         records = [r for batch in ws.topic("copy").read("earliest") for r in batch.to_pylist()]
         assert [(r["id"], r["word"], r["_op"]) for r in records] == [
             (one["id"][0].as_py(), one["word"][0].as_py(), "upsert"),
@@ -158,11 +158,11 @@ def test_a_changelog_has_weights_and_ticks(tmp_path: Path) -> None:
 def test_two_levels_at_one_tick_are_both_written(log: Log) -> None:
     target = TopicTarget(log, "copy")
     target.prepare(shape())
-    stand = follow(target, range(1, 3))
-    assert stand is not None
-    again = stand_of(2, contents_at(1))
-    target.apply(upsert(contents_at(1), ("id",), contents_at(2)), stand, again)
-    assert target.stand() == again
+    checkpoint = follow(target, range(1, 3))
+    assert checkpoint is not None
+    again = checkpoint_of(2, contents_at(1))
+    target.apply(upsert(contents_at(1), ("id",), contents_at(2)), checkpoint, again)
+    assert target.checkpoint() == again
     assert same_rows(target.contents(), [contents_at(1)])
 
 
@@ -172,7 +172,7 @@ def test_one_that_was_overtaken_between_looking_and_writing_is_told(
     target, other = TopicTarget(log, "copy"), TopicTarget(log, "copy")
     target.prepare(shape())
     other.prepare(shape())
-    stand = follow(target, range(1, 3))
+    checkpoint = follow(target, range(1, 3))
     records = target._records
 
     def overtaken(*arguments: Any) -> Any:
@@ -181,8 +181,8 @@ def test_one_that_was_overtaken_between_looking_and_writing_is_told(
 
     monkeypatch.setattr(target, "_records", overtaken)
     with pytest.raises(CheckpointConflictError) as caught:
-        target.apply(upsert(contents_at(9), ("id",)), stand, stand_of(3, contents_at(9)))
-    assert caught.value.found == other.stand()
+        target.apply(upsert(contents_at(9), ("id",)), checkpoint, checkpoint_of(3, contents_at(9)))
+    assert caught.value.found == other.checkpoint()
     assert same_rows(other.contents(), [contents_at(3)])
 
 
@@ -193,8 +193,8 @@ def test_what_a_dead_process_wrote_and_did_not_publish_is_there(
         target, dying = TopicTarget(log_of(ws), "copy"), TopicTarget(log_of(others), "copy")
         for each in (target, dying):
             each.prepare(shape(mode="changelog"))
-        stand = follow(dying, range(1, 3))
-        assert target.stand() == stand
+        checkpoint = follow(dying, range(1, 3))
+        assert target.checkpoint() == checkpoint
 
         def die(*_: object, **__: object) -> None:
             raise Died
@@ -202,7 +202,7 @@ def test_what_a_dead_process_wrote_and_did_not_publish_is_there(
         monkeypatch.setattr(cast(EmbeddedLog, log_of(others)).core.flusher, "flush", die)
         with pytest.raises(Died):
             follow(dying, range(3, 4))
-        found = target.stand()
+        found = target.checkpoint()
         assert found is not None
         assert found.tick == 3
         follow(target, range(4, 6))
@@ -216,7 +216,7 @@ def test_a_topic_that_was_made_anew_is_filled_anew(log: Log) -> None:
     follow(target, range(1, 4))
     log.drop_topic("copy")
     target.prepare(shape())
-    assert target.stand() is None
+    assert target.checkpoint() is None
     follow(target, range(1, 3))
     assert same_rows(target.contents(), [contents_at(2)])
 

@@ -28,11 +28,11 @@ class Diversion:
         self._on_error = on_error
         self._letters = letters
 
-    def withheld(self, stand: SinkCheckpoint | None) -> Withheld:
+    def withheld(self, checkpoint: SinkCheckpoint | None) -> Withheld:
         """Return the rejected rows that a checkpoint records; none without a checkpoint."""
-        if stand is None:
+        if checkpoint is None:
             return Withheld.none(self._shape.schema)
-        return Withheld.decode(stand.withheld, self._shape.schema)
+        return Withheld.decode(checkpoint.withheld, self._shape.schema)
 
     def divert(self, error: RowsRefusedError, netted: Netted, withheld: Withheld, serial: int) -> Withheld:
         """Return the rejected rows including those of a change that were rejected just now. SinkError if rejected rows stop
@@ -59,11 +59,11 @@ class Diversion:
             ) from error
         return withheld
 
-    def tell_of(self, withheld: Withheld, stand: SinkCheckpoint) -> None:
+    def report_rejected(self, withheld: Withheld, checkpoint: SinkCheckpoint) -> None:
         """Report the rows that were rejected last as dead letters. They may have been reported already; the receiver detects
         that by their serial."""
         if not len(withheld) or self._letters is None:
             return
         serial = int(withheld.letters.max())
         last = withheld.take(np.flatnonzero(withheld.letters == serial))
-        self._letters(Letters(self._shape.sink, serial, stand.tick, last.rows, last.reasons))
+        self._letters(Letters(self._shape.sink, serial, checkpoint.tick, last.rows, last.reasons))

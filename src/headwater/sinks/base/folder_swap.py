@@ -63,7 +63,7 @@ def exchange(one: Path, other: Path) -> None:
 
 @dataclass(frozen=True)
 class FolderVersions:
-    """The versions of a folder. `make` creates the target of a version, `stand` reads the checkpoint of a version, and
+    """The versions of a folder. `make` creates the target of a version, `checkpoint` reads the checkpoint of a version, and
     `locked` excludes other writers of a version."""
 
     sink: str
@@ -71,10 +71,10 @@ class FolderVersions:
     own: re.Pattern[str]
     """Names of the files that the sink writes."""
     make: Callable[[Version], Target]
-    stand: Callable[[Version | None], SinkCheckpoint | None]
+    checkpoint: Callable[[Version | None], SinkCheckpoint | None]
     locked: Callable[[Version | None], AbstractContextManager[None]]
 
-    def there(self) -> Collection[Version]:
+    def existing(self) -> Collection[Version]:
         """See `TargetVersions`. A crash between the swap and the rename leaves the previous version under the name of the
         staging version; it is renamed here."""
         new, old = sibling(self.path, "new"), sibling(self.path, "old")
@@ -86,18 +86,18 @@ class FolderVersions:
         both: tuple[Version, Version] = ("new", "old")
         return [version for version in both if sibling(self.path, version).is_dir()]
 
-    def beside(self, version: Version) -> Target:
+    def target(self, version: Version) -> Target:
         """See `TargetVersions`."""
         return self.make(version)
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """Swap the folders while locks exclude writers of both. Readers do not depend on the steps after the swap."""
         chosen, old = sibling(self.path, version), sibling(self.path, "old")
         try:
             with self.locked(None), self.locked(version):
                 if version == "new" and (old.is_dir() or not (chosen / MARK).exists()):
                     refuse_kept(self.sink, self.named("old"))
-                refuse_moved(self.sink, stand, self.stand(version), self.stand(None))
+                refuse_moved(self.sink, checkpoint, self.checkpoint(version), self.checkpoint(None))
                 if version == "new":
                     (self.path / MARK).unlink(missing_ok=True)
                 exchange(self.path, chosen)

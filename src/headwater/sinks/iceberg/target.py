@@ -53,7 +53,7 @@ from headwater.sinks.iceberg.table_commit import Edit, Manifests, commit, head_o
 from headwater.sinks.iceberg.table_files import Files, LiveFile, Sought
 from headwater.sinks.iceberg.versions import OURS, LakeVersions, branch_of
 
-STAND = "headwater.stand"
+CHECKPOINT = "headwater.stand"
 """Snapshot property with the checkpoint of the table."""
 _SMALL_FILES_MAX = 16
 """Minimum number of small files for a rewrite into one."""
@@ -124,13 +124,13 @@ class LakeTarget:
         self._place.forget()
         self._asked(lambda: self._place.open(shape))
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged: TINYINT and SMALLINT are INT in the table, and are read back as their own types."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint in the newest snapshot. Compaction by other programs, which changes no row, is skipped."""
-        return self._asked(lambda: self._stand(self._fresh()))
+        return self._asked(lambda: self._checkpoint(self._fresh()))
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Commit one snapshot, with the property `after`."""
@@ -150,13 +150,15 @@ class LakeTarget:
 
         found = batches()
         while (batch := self._asked(lambda: next(found, None))) is not None:
-            yield batch.cast(self._held_schema())
+            yield batch.cast(self._stored_schema())
 
     def versions(self) -> LakeVersions:
         """See `headwater.sinks.base.blue_green`."""
-        return LakeVersions(self._prepared().sink, self._beside, self._stand_of, self._fresh, self._asked)
+        return LakeVersions(
+            self._prepared().sink, self._version_target, self._checkpoint_of, self._fresh, self._asked
+        )
 
-    def _beside(self, version: Version) -> LakeTarget:
+    def _version_target(self, version: Version) -> LakeTarget:
         return LakeTarget(
             self._warehouse,
             self._name,
@@ -169,11 +171,11 @@ class LakeTarget:
     def past(self, since: Since) -> TargetPast:
         """Return the older snapshots, and the deleted rows in the files of the newest one."""
 
-        def stand(snapshot: Snapshot) -> SinkCheckpoint | None:
-            said = None if snapshot.summary is None else snapshot.summary[STAND]
+        def checkpoint(snapshot: Snapshot) -> SinkCheckpoint | None:
+            said = None if snapshot.summary is None else snapshot.summary[CHECKPOINT]
             return None if said is None else SinkCheckpoint.parse(said)
 
-        return self._asked(lambda: past_of(self._fresh(), self._prepared().sink, since, stand))
+        return self._asked(lambda: past_of(self._fresh(), self._prepared().sink, since, checkpoint))
 
     def close(self) -> None:
         """Close the catalog."""
@@ -183,10 +185,10 @@ class LakeTarget:
 
     def _apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         table = self._fresh()
-        found = self._stand(table)
+        found = self._checkpoint(table)
         if found != before:
             raise self._moved(found)
-        properties = {STAND: after.text()}
+        properties = {CHECKPOINT: after.text()}
         if self._prepared().mode == "upsert":
             edit = self._upserted(table, change, properties)
         else:
@@ -207,10 +209,10 @@ class LakeTarget:
                 failed = error
             table = self._fresh()
             now = head_of(table, self._branch)
-            if self._stand(table) != before or (now and now.snapshot_id) != (head and head.snapshot_id):
+            if self._checkpoint(table) != before or (now and now.snapshot_id) != (head and head.snapshot_id):
                 break
         self._place.forget()
-        raise self._moved(self._stand(self._fresh())) from failed
+        raise self._moved(self._checkpoint(self._fresh())) from failed
 
     def _gather(self, table: Table, properties: dict[str, str]) -> None:
         """Merge files that are many and small. If a commit of another process wins, nothing is merged."""
@@ -288,7 +290,7 @@ class LakeTarget:
             raise RuntimeError("prepare was not called")
         return self._shape
 
-    def _held_schema(self) -> pa.Schema:
+    def _stored_schema(self) -> pa.Schema:
         shape = self._prepared()
         return shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
 
@@ -296,13 +298,13 @@ class LakeTarget:
         """Return the table with its current metadata; create it again if it was dropped."""
         return self._place.fresh(self._prepared())
 
-    def _stand(self, table: Table) -> SinkCheckpoint | None:
-        return self._stand_of(table, self._branch)
+    def _checkpoint(self, table: Table) -> SinkCheckpoint | None:
+        return self._checkpoint_of(table, self._branch)
 
-    def _stand_of(self, table: Table, branch: str) -> SinkCheckpoint | None:
+    def _checkpoint_of(self, table: Table, branch: str) -> SinkCheckpoint | None:
         snapshot = head_of(table, branch)
         while snapshot is not None and snapshot.summary is not None:
-            said = snapshot.summary[STAND]
+            said = snapshot.summary[CHECKPOINT]
             if said is not None or snapshot.summary.operation != Operation.REPLACE:
                 return None if said is None else SinkCheckpoint.parse(said)
             parent = snapshot.parent_snapshot_id

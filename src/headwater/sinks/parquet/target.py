@@ -1,8 +1,8 @@
 """PARQUET: the rows of a view as plain Parquet files in a folder, for anything that reads Parquet.
 
 Guarantee: exactly once. A change is one file that is written under a temporary name, synced, and put in place by one rename.
-The checkpoint is in the metadata of the file (`headwater.stand`), so rows and checkpoint are one step; a crash leaves a
-temporary file, which the next start removes. A checkpoint that advances without changes is in `_stand.json`, which names the
+The checkpoint is in the metadata of the file (`headwater.checkpoint`), so rows and checkpoint are one step; a crash leaves a
+temporary file, which the next start removes. A checkpoint that advances without changes is in `_checkpoint.json`, which names the
 file that it belongs to.
 
 In mode 'upsert' the folder has one file, `contents.parquet`, with all rows. Each change rewrites it, which costs as much as
@@ -43,12 +43,12 @@ from headwater.sinks.base.target import (
 )
 
 CONTENTS = "contents.parquet"
-STAND = b"headwater.stand"
+CHECKPOINT = b"headwater.stand"
 _ID = b"headwater.id"
-_STAND_FILE, _LOCK_FILE, _ASIDE = "_stand.json", "_lock", ".aside-"
+_CHECKPOINT_FILE, _LOCK_FILE, _ASIDE = "_stand.json", "_lock", ".aside-"
 _NUMBERED = re.compile(r"^(\d{10})-tick-\d+\.parquet$")
 _OWN = re.compile(
-    rf"{re.escape(CONTENTS)}|\d{{10}}-tick-\d+\.parquet|{MARK}|{_LOCK_FILE}|{re.escape(_STAND_FILE)}(?:{TEMPORARY})?"
+    rf"{re.escape(CONTENTS)}|\d{{10}}-tick-\d+\.parquet|{MARK}|{_LOCK_FILE}|{re.escape(_CHECKPOINT_FILE)}(?:{TEMPORARY})?"
     rf"|{re.escape(_ASIDE)}[0-9a-f-]{{36}}"
 )
 """Names of the files that a sink writes into its folder."""
@@ -103,20 +103,20 @@ class ParquetTarget:
 
         self._asked(check)
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint of the newest file."""
-        return self._asked(self._stand)
+        return self._asked(self._checkpoint)
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Write one file, or the checkpoint alone if there are no rows."""
 
         def act() -> None:
             with self._locked():
-                found = self._stand()
+                found = self._checkpoint()
                 if found != before:
                     raise CheckpointConflictError(
                         f"the checkpoint in {self.path} was changed by another process", found=found
@@ -131,7 +131,7 @@ class ParquetTarget:
             with self._open(name) as file:
                 batches = file.iter_batches()
                 while (batch := self._asked(lambda: next(batches, None))) is not None:  # noqa: B023
-                    yield batch.select(self._held().names).cast(self._held())
+                    yield batch.select(self._stored_schema().names).cast(self._stored_schema())
 
     def versions(self) -> FolderVersions:
         """See `headwater.sinks.base.blue_green`."""
@@ -147,7 +147,7 @@ class ParquetTarget:
             self._place,
             _OWN,
             lambda version: ParquetTarget(self._place, version=version),
-            lambda version: target(version).stand(),
+            lambda version: target(version).checkpoint(),
             lambda version: target(version)._locked(),
         )
 
@@ -160,7 +160,7 @@ class ParquetTarget:
         files = self._files()
         if not len(change) and files:
             said = {"of": self._facts(files[-1]).get(_ID, b"").decode(), "stand": after.text()}
-            self._storage.write_atomic(_STAND_FILE, orjson.dumps(said))
+            self._storage.write_atomic(_CHECKPOINT_FILE, orjson.dumps(said))
         elif self._prepared().mode == "upsert":
             self._write(CONTENTS, self._changed(files, change), after)
         else:
@@ -187,7 +187,9 @@ class ParquetTarget:
 
     def _write(self, name: str, batches: Iterable[pa.RecordBatch], after: SinkCheckpoint) -> None:
         aside = f"{_ASIDE}{uuid.uuid4()}"
-        schema = self._columns().with_metadata({STAND: after.text().encode(), _ID: uuid.uuid4().bytes.hex()})
+        schema = self._columns().with_metadata(
+            {CHECKPOINT: after.text().encode(), _ID: uuid.uuid4().bytes.hex()}
+        )
         with contextlib.closing(self._storage.open(aside, create=True)) as file:
             with io.BufferedWriter(SequentialWriter(file), _BUFFER) as out:
                 with pq.ParquetWriter(out, schema, compression="zstd") as writer:
@@ -204,7 +206,7 @@ class ParquetTarget:
             raise RuntimeError("prepare was not called")
         return self._shape
 
-    def _held(self) -> pa.Schema:
+    def _stored_schema(self) -> pa.Schema:
         shape = self._prepared()
         return shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
 
@@ -222,16 +224,16 @@ class ParquetTarget:
             return [name for name in names if name == CONTENTS]
         return [name for name in names if _NUMBERED.match(name)]
 
-    def _stand(self) -> SinkCheckpoint | None:
+    def _checkpoint(self) -> SinkCheckpoint | None:
         files = self._files()
         if not files:
             return None
         facts = self._facts(files[-1])
-        if self._storage.exists(_STAND_FILE):
-            said = orjson.loads(self._storage.read(_STAND_FILE))
+        if self._storage.exists(_CHECKPOINT_FILE):
+            said = orjson.loads(self._storage.read(_CHECKPOINT_FILE))
             if said["of"] == facts.get(_ID, b"").decode():
                 return SinkCheckpoint.parse(said["stand"])
-        return SinkCheckpoint.parse(facts[STAND]) if STAND in facts else None
+        return SinkCheckpoint.parse(facts[CHECKPOINT]) if CHECKPOINT in facts else None
 
     def _facts(self, name: str) -> dict[bytes, bytes]:
         with self._open(name) as file:

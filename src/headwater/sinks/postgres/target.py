@@ -106,8 +106,8 @@ class PostgresTarget:
         self._url = url
         self._given = table
         self._version = version
-        self._schema_name, self._name_in_force = split_table(table)
-        self._table_name = suffixed(self._name_in_force, version)
+        self._schema_name, self._active_name = split_table(table)
+        self._table_name = suffixed(self._active_name, version)
         self._in_schema = ""
         self.place = f"table {table}"  # one place for all versions, since they swap names
         self._connection: psycopg.Connection[Any] | None = None
@@ -144,15 +144,15 @@ class PostgresTarget:
             self._in_schema = schema
             place = f"{quote(schema)}.{quote(self._table_name)}"
             self._positions = PositionTable(schema)
-            held = pa.schema([pa.field(f.name, _held_type(f.type)) for f in shape.schema])
-            self._table = TargetTable(place, held, shape.key if shape.mode == "upsert" else ())
+            stored = pa.schema([pa.field(f.name, _stored_type(f.type)) for f in shape.schema])
+            self._table = TargetTable(place, stored, shape.key if shape.mode == "upsert" else ())
             self._positions.create(connection)
             modern = connection.info.server_version >= 150_000
             if shape.mode != "upsert":
                 raise self._wrong("rows of a table have a key", "name one, as in WITH (key = '...')")
             if self._version == "new":
-                in_force = f"{quote(schema)}.{quote(self._name_in_force)}"
-                create_like(connection, shape, in_force, place, self._positions.name)
+                active = f"{quote(schema)}.{quote(self._active_name)}"
+                create_like(connection, shape, active, place, self._positions.name)
             else:
                 connection.execute(self._table.create(shape.schema, nulls_not_distinct=modern))
             self._check(connection, modern)
@@ -228,12 +228,12 @@ class PostgresTarget:
 
     # --- interface -------------------------------------------------------------------------------------------------
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the values of the view unchanged, nested values as JSON."""
         columns = [texts(column) if pa.types.is_nested(column.type) else column for column in rows.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._known.schema)
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint of this sink from the table of checkpoints."""
         with self._talking() as connection:
             return self._positions.read(connection, self._position)
@@ -295,7 +295,7 @@ class PostgresTarget:
         return PostgresVersions(
             self._declared,
             self._in_schema,
-            self._name_in_force,
+            self._active_name,
             self._positions.name,
             self._talking,
             lambda version: PostgresTarget(self._url, self._given, version=version),
@@ -484,7 +484,7 @@ def _copied_out(connection: psycopg.Connection[Any], statement: str) -> Iterator
             raise pg.error_from_result(after)
 
 
-def _held_type(kind: pa.DataType) -> pa.DataType:
+def _stored_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_nested(kind) else kind
 
 

@@ -101,7 +101,7 @@ class PostgresVersions:
     make: Callable[[Version], Target]
     stored: Callable[[Any, str, str], SinkCheckpoint | None]
 
-    def there(self) -> Collection[Version]:
+    def existing(self) -> Collection[Version]:
         """Return the versions that have a table."""
         found: list[Version] = []
         with self.talking() as connection:
@@ -111,7 +111,7 @@ class PostgresVersions:
                     found.append(version)
         return found
 
-    def beside(self, version: Version) -> Target:
+    def target(self, version: Version) -> Target:
         """See `TargetVersions`."""
         if len(suffixed(self.table, version).encode()) > NAME_BYTES_MAX:
             raise SinkError(
@@ -121,14 +121,14 @@ class PostgresVersions:
             )
         return self.make(version)
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """Rename the tables in one transaction, which locks the checkpoint first, as every change does, then both tables."""
         sink = self.shape.sink
         with self.talking() as connection, connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            in_force = self.stored(connection, sink, " FOR UPDATE")
+            active = self.stored(connection, sink, " FOR UPDATE")
             found = self.stored(connection, f"{sink}~{version}", " FOR UPDATE")
-            refuse_moved(sink, stand, found, in_force)
+            refuse_moved(sink, checkpoint, found, active)
             refuse_bound(connection, self.shape, self._place(None))
             steps: list[tuple[Any, Any]] = [(None, "old"), (version, None)]
             if version == "old":

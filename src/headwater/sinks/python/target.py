@@ -73,21 +73,21 @@ class PythonTarget:
                 column="_op",
             )
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint from the workspace."""
-        return self._deliveries.stand()
+        return self._deliveries.checkpoint()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Call the function with each piece, then store the checkpoint."""
         self._deliveries.apply(change, before, after, self._give)
 
-    def handed(self) -> Token | None:
+    def last_delivered(self) -> Token | None:
         """Return the tick that was delivered last, as recorded next to the workspace."""
-        return self._deliveries.handed()
+        return self._deliveries.last_delivered()
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """Return nothing, since the function cannot be asked for its rows. The next change is a snapshot."""

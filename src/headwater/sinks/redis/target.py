@@ -172,17 +172,17 @@ class RedisTarget:
         with self._talking() as wire:
             wire.ask(b"PING")
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return names and texts."""
-        return self._known.held(rows)
+        return self._known.stored_form(rows)
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint stored in Redis."""
         with self._talking() as wire:
             text = wire.ask(b"GET", self._position)
-        stand = SinkCheckpoint.parse(text) if text is not None else None
-        self._unreadable = text if text is not None and stand is None else b""
-        return stand
+        checkpoint = SinkCheckpoint.parse(text) if text is not None else None
+        self._unreadable = text if text is not None and checkpoint is None else b""
+        return checkpoint
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Apply the change in one transaction, or in several; see `Target`."""
@@ -199,13 +199,13 @@ class RedisTarget:
                 self._watch(wire, expected)
                 self._write(wire, self._commands(wire, change), end, marked)
                 return
-            there, ours = (
+            existing, ours = (
                 self._there(wire, change.upserts),
                 existing_names.ours(wire, change.deletes, self._known.kind),
             )
             self._watch(wire, expected)
             self._write(wire, (0, b""), marked, marked)
-            for part in self._parts(change, there, ours):
+            for part in self._parts(change, existing, ours):
                 self._watch(wire, marked)
                 self._write(wire, part, marked, marked)
             self._watch(wire, marked)
@@ -233,10 +233,10 @@ class RedisTarget:
     def versions(self) -> RedisVersions:
         """See `headwater.sinks.base.blue_green`."""
         return RedisVersions(
-            self._declared, self._known.kind, self._names.pattern, self._talking, self._beside
+            self._declared, self._known.kind, self._names.pattern, self._talking, self._version_target
         )
 
-    def _beside(self, version: Version) -> RedisTarget:
+    def _version_target(self, version: Version) -> RedisTarget:
         return RedisTarget(
             self._url,
             as_=self._as,
@@ -276,15 +276,15 @@ class RedisTarget:
             raise self._moved(SinkCheckpoint.parse(found) if found is not None else None)
 
     def _commands(self, wire: Wire, change: TargetChange) -> Commands:
-        there, ours = (
+        existing, ours = (
             self._there(wire, change.upserts),
             existing_names.ours(wire, change.deletes, self._known.kind),
         )
         deletes, gone = self._known.deletes(change.deletes.filter(pa.array(ours)))
-        upserts, put = self._known.upserts(change.upserts, there)
+        upserts, put = self._known.upserts(change.upserts, existing)
         return deletes + upserts, b"".join((memoryview(gone), memoryview(put)))
 
-    def _parts(self, change: TargetChange, there: Mask, ours: Mask) -> Iterator[Commands]:
+    def _parts(self, change: TargetChange, existing: Mask, ours: Mask) -> Iterator[Commands]:
         """Yield a large change in small parts, deletes first."""
         form = self._known
         deletes = change.deletes.filter(pa.array(ours))
@@ -292,7 +292,7 @@ class RedisTarget:
             yield form.deletes(deletes.slice(start, ROWS_OF_A_PART))
         for start in range(0, change.upserts.num_rows, ROWS_OF_A_PART):
             end = start + ROWS_OF_A_PART
-            yield form.upserts(change.upserts.slice(start, ROWS_OF_A_PART), there[start:end])
+            yield form.upserts(change.upserts.slice(start, ROWS_OF_A_PART), existing[start:end])
 
     def _write(self, wire: Wire, commands: Commands, end: bytes, marked: bytes) -> None:
         """Execute one transaction with the commands and the checkpoint."""
@@ -301,10 +301,10 @@ class RedisTarget:
         wire.send(command(b"MULTI"), body, command(b"SET", self._position, end), command(b"EXEC"))
         queued = 1 + count
         data = wire.lines(queued + 1)
-        told = data.split(b"\r\n", queued + 1)[queued]
-        if told == b"*-1":
+        reply = data.split(b"\r\n", queued + 1)[queued]
+        if reply == b"*-1":
             raise self._moved(None)
-        if told.startswith(b"-"):
+        if reply.startswith(b"-"):
             raise exceptions.ResponseError(
                 next(line for line in data.split(b"\r\n") if line[:1] == b"-")[1:].decode()
             )
@@ -316,7 +316,7 @@ class RedisTarget:
 
     def _there(self, wire: Wire, rows: pa.RecordBatch) -> Mask:
         """Return which rows have a name that exists; RowsRefusedError if a name has another type."""
-        found, refused = existing_names.there(wire, rows, self._known.kind)
+        found, refused = existing_names.existing(wire, rows, self._known.kind)
         if refused:
             wire.ask(b"UNWATCH")
             raise self._refused(refused)

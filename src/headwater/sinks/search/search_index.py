@@ -32,7 +32,7 @@ from headwater.sinks.search.search_schema import (
     ordered,
     read_head,
 )
-from headwater.sinks.search.versions import in_force
+from headwater.sinks.search.versions import active_folder
 
 Filters = Mapping[str, Any] | Sequence[tuple[str, str, Any]]
 """Conditions that rows must all meet: {column: value}, or (column, operator, value) with = != < <= > >= or in."""
@@ -56,7 +56,7 @@ class _Commit:
     index: tantivy.Index
     searcher: tantivy.Searcher
     layout: SearchLayout | None
-    stand: SinkCheckpoint | None
+    checkpoint: SinkCheckpoint | None
 
     def fields(self) -> tantivy.Schema:
         return self.index.schema
@@ -83,9 +83,9 @@ class SearchIndex:
         """Layout of the index; None if the index has no head document."""
         return self._newest().layout
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint of the index."""
-        return self._newest().stand
+        return self._newest().checkpoint
 
     def __len__(self) -> int:
         commit = self._newest()
@@ -150,7 +150,7 @@ class SearchIndex:
         an open index caches files by name.
         """
         try:
-            folder = self.path if self._exact else str(in_force(self.path))
+            folder = self.path if self._exact else str(active_folder(self.path))
             found = os.stat(os.path.join(folder, "meta.json"))
             seen = (folder, found.st_ino, found.st_mtime_ns)
             opened = self._opened
@@ -174,10 +174,10 @@ def _open(path: str, seen: tuple[str, int, int]) -> _Commit:
     index.config_reader("manual")
     searcher = index.searcher()
     hits = searcher.search(tantivy.Query.term_query(index.schema, KEY, HEAD), 1, count=False).hits
-    layout, stand = read_head(_sources(searcher, hits)[0]) if hits else (None, None)
+    layout, checkpoint = read_head(_sources(searcher, hits)[0]) if hits else (None, None)
     if layout is not None:
         layout.analysis.register(index)
-    return _Commit(seen, index, searcher, layout, stand)
+    return _Commit(seen, index, searcher, layout, checkpoint)
 
 
 def _parse(commit: _Commit, layout: SearchLayout, text: str, columns: Sequence[str] | None) -> tantivy.Query:

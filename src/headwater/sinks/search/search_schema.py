@@ -191,9 +191,13 @@ class SearchLayout:
         arrays = [from_plain(values, field.type) for values, field in zip(columns, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def head(self, stand: SinkCheckpoint | None) -> tantivy.Document:
+    def head(self, checkpoint: SinkCheckpoint | None) -> tantivy.Document:
         """Return the head document of the index, with its checkpoint."""
-        plain = {"format": FORMAT, **self.document(), "stand": None if stand is None else stand.text()}
+        plain = {
+            "format": FORMAT,
+            **self.document(),
+            "stand": None if checkpoint is None else checkpoint.text(),
+        }
         document = tantivy.Document()
         document.add_text(KEY, HEAD)
         document.add_bytes(SOURCE, orjson.dumps(plain))
@@ -210,8 +214,8 @@ def read_head(source: bytes) -> tuple[SearchLayout, SinkCheckpoint | None]:
             format=plain["format"],
             supported=FORMAT,
         )
-    stand = plain["stand"]
-    return SearchLayout.of_document(plain), None if stand is None else SinkCheckpoint.parse(stand)
+    checkpoint = plain["stand"]
+    return SearchLayout.of_document(plain), None if checkpoint is None else SinkCheckpoint.parse(checkpoint)
 
 
 def exact_values(values: pa.Array, column: SearchColumn) -> list[Any]:

@@ -32,7 +32,7 @@ from headwater.sinks.base.target import (
 )
 from headwater.sinks.search.search_index import HIGHLIGHT, SCORE, SearchIndex
 from headwater.sinks.search.search_schema import HEAD, KEY, RESERVED, SearchLayout
-from headwater.sinks.search.versions import SearchVersions, folder_of, held, of_versions
+from headwater.sinks.search.versions import SearchVersions, folder_of, lock_folders, of_versions
 
 _WRITER_BYTES = 100_000_000
 """Bytes that the writer buffers in memory before it writes a segment."""
@@ -129,14 +129,14 @@ class SearchTarget:
                 differences=tuple(_differences(found, layout)),
             )
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged: every type is read back exactly."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint of the newest commit."""
         self._find()
-        return self._opened().stand()
+        return self._opened().checkpoint()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Apply the change in one commit: delete terms, add documents, replace the checkpoint."""
@@ -150,7 +150,7 @@ class SearchTarget:
         self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint
     ) -> bool:
         self._find()
-        with held(self.path):
+        with lock_folders(self.path):
             if folder_of(self._place, self._version) != self.path:
                 return False
             self._apply(change, before, after)
@@ -159,7 +159,7 @@ class SearchTarget:
     def _apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         bulk = change.upserts.num_rows >= _BULK_ROWS
         layout, writer = self._prepared(), self._locked(threads=2 if bulk else 1)
-        found = self._opened().stand()
+        found = self._opened().checkpoint()
         if found != before:
             self._drop()  # the writer may have state of files that no longer exist
             raise CheckpointConflictError(
@@ -204,9 +204,9 @@ class SearchTarget:
 
     def versions(self) -> SearchVersions:
         """See `headwater.sinks.base.blue_green`."""
-        return SearchVersions(self._sink, self._place, self._beside, _stand_in)
+        return SearchVersions(self._sink, self._place, self._version_target, _checkpoint_in)
 
-    def _beside(self, version: Version) -> SearchTarget:
+    def _version_target(self, version: Version) -> SearchTarget:
         return SearchTarget(
             self._place, text=self._text, language=self._language, accents=self._accents, version=version
         )
@@ -335,8 +335,8 @@ def _only_locks(path: Path) -> bool:
     )
 
 
-def _stand_in(folder: Path) -> SinkCheckpoint | None:
-    return SearchIndex(folder, exact=True).stand()
+def _checkpoint_in(folder: Path) -> SinkCheckpoint | None:
+    return SearchIndex(folder, exact=True).checkpoint()
 
 
 def _differences(found: SearchLayout, wanted: SearchLayout) -> Iterator[str]:

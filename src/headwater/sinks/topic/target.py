@@ -129,11 +129,11 @@ class TopicTarget:
                     raise SinkError(error.message, hint=error.hint, sink=shape.sink) from None
         self._check(shape, self._topic())
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint in the producer's note, if it is of this very topic."""
         self._log.settle()
         known = self._log.producer(self._producer())
@@ -146,7 +146,7 @@ class TopicTarget:
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Append tombstones, records and the note in one commit."""
         topic = self._topic()
-        found = self.stand()
+        found = self.checkpoint()
         if found != before:
             raise self._moved(found)
         known = self._log.producer(self._producer())
@@ -168,7 +168,7 @@ class TopicTarget:
         except TopicNotFoundError as error:
             raise self._moved(None) from error
         # If another process used the sequence first, the log returned its receipt and wrote nothing.
-        if (now := self.stand()) != after:
+        if (now := self.checkpoint()) != after:
             raise self._moved(now)
 
     def contents(self) -> Iterator[pa.RecordBatch]:
@@ -180,7 +180,7 @@ class TopicTarget:
             batches = self._log.read(topic.name, partition, info.first, info.end, columns)
             if not shape.key:
                 for batch in batches:
-                    yield batch.cast(self._held())
+                    yield batch.cast(self._stored_schema())
                 continue
             read = list(batches)
             if read:
@@ -196,13 +196,13 @@ class TopicTarget:
                 self._log, topic, options=self._options, version=version, like=like, private=private
             )
 
-        def stand(topic: str) -> SinkCheckpoint | None:
+        def checkpoint(topic: str) -> SinkCheckpoint | None:
             # a fixed version, since the name of the active topic changes
             target = make(topic, "old")
             target._shape = shape
-            return target.stand()
+            return target.checkpoint()
 
-        return TopicVersions(shape.sink, self._log, self._given, make, stand)
+        return TopicVersions(shape.sink, self._log, self._given, make, checkpoint)
 
     def close(self) -> None:
         """Do nothing: the log belongs to the workspace."""
@@ -251,7 +251,7 @@ class TopicTarget:
         alive = pc.not_equal(records.column("_op"), "delete").to_numpy(zero_copy_only=False)
         places = order[last]
         rows = take_rows(records, np.sort(places[alive[places]]))
-        return rows.select(self._prepared().schema.names).cast(self._held())
+        return rows.select(self._prepared().schema.names).cast(self._stored_schema())
 
     # --- the topic -------------------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class TopicTarget:
                 topic=self.topic,
             ) from error
 
-    def _held(self) -> pa.Schema:
+    def _stored_schema(self) -> pa.Schema:
         shape = self._prepared()
         return shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
 

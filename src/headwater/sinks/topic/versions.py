@@ -49,15 +49,15 @@ class TopicVersions:
     log: Log
     topic: str
     make: Callable[[str, Version], Target]
-    stand: Callable[[str], SinkCheckpoint | None]
+    checkpoint: Callable[[str], SinkCheckpoint | None]
 
-    def there(self) -> Collection[Version]:
+    def existing(self) -> Collection[Version]:
         """See `TargetVersions`."""
         both: tuple[Version, Version] = ("new", "old")
         topics, named = self.log.topics(), self._topics()
         return [v for v in both if (name := named.of(v)) is not None and name in topics]
 
-    def beside(self, version: Version) -> Target:
+    def target(self, version: Version) -> Target:
         """See `TargetVersions`. The name of a staging topic is chosen and recorded here."""
         topics, entry = self._topics(), self._entry()
         name = topics.of(version)
@@ -66,7 +66,7 @@ class TopicVersions:
             self._put(replace(topics, new=name), entry)
         return self.make(name, version)
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """Make the other topic active, in one commit of the catalog."""
         entry = self._entry()
         topics = self._topics()
@@ -79,7 +79,7 @@ class TopicVersions:
             )
         if version == "new" and topics.old is not None:
             refuse_kept(self.sink, self.named("old"))
-        refuse_moved(self.sink, stand, self.stand(name), self.stand(topics.in_force))
+        refuse_moved(self.sink, checkpoint, self.checkpoint(name), self.checkpoint(topics.in_force))
         new = None if version == "new" else topics.new
         self._put(replace(topics, in_force=name, new=new, old=topics.in_force), entry)
 

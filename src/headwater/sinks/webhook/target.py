@@ -101,22 +101,22 @@ class WebhookTarget:
         """Set the shape; no request is sent before the first change."""
         self._deliveries.prepare(shape)
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint from the workspace."""
-        return self._deliveries.stand()
+        return self._deliveries.checkpoint()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Send a change, and store the checkpoint when all of it was accepted."""
         since = None if before is None else before.token
         self._deliveries.apply(change, before, after, lambda piece, key: self._give(piece, key, after, since))
 
-    def handed(self) -> Token | None:
+    def last_delivered(self) -> Token | None:
         """Return the tick that was delivered last, as recorded next to the workspace."""
-        return self._deliveries.handed()
+        return self._deliveries.last_delivered()
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """Return nothing, since the receiver cannot be read. The next change is a snapshot."""
