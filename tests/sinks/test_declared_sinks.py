@@ -118,7 +118,7 @@ def test_wrong_options_are_refused(
 
 def test_a_catalog_that_nobody_configured_is_told(tmp_path: Path, log: Log) -> None:
     target = open_target(declared("lake", {"catalog": "unheard_of"}), tmp_path, log, {})
-    with raises(SinkError, table="headwater.t"):
+    with raises(SinkError, table="headwater.s"):
         target.prepare(shape())
 
 

@@ -98,7 +98,7 @@ def test_large_changes_come_in_pieces_and_only_those_that_failed_come_again() ->
     target = PythonTarget(take, kept, rows=5)
     target.prepare(shape())
     rows = contents_at(9)
-    with raises(TargetDownError, function="take") as caught:
+    with raises(TargetDownError, function=take.__qualname__) as caught:
         target.apply(upsert(rows, ("id",)), None, checkpoint_of(9, rows))
     assert isinstance(caught.value.__cause__, OSError)
     assert kept.text is None
@@ -137,7 +137,7 @@ def test_a_row_that_is_gone_cannot_be_refused() -> None:
     target = PythonTarget(take, Kept())
     target.prepare(shape())
     nothing = contents_at(1).slice(0, 0)
-    with raises(SinkError, function="take", row=0):
+    with raises(SinkError, function=take.__qualname__, row=0):
         target.apply(upsert(nothing, ("id",), contents_at(1)), None, checkpoint_of(1, nothing))
 
 

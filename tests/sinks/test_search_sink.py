@@ -484,7 +484,7 @@ def test_filters_narrow_a_search_without_changing_its_scores(tmp_path: Path) -> 
         ({"text": 'title:"open'}, {"reason": "syntax"}),
         ({"text": "nope:word"}, {"column": "nope", "reason": "no-column"}),
         ({"text": "year:often"}, {"reason": "search-text"}),
-        ({"text": 5}, "the text to search for is a text"),
+        ({"text": 5}, {"argument": "text", "value": 5}),
         ({"text": "a", "columns": ["year"]}, {"column": "year", "reason": "not-a-text-column"}),
         ({"filters": {"nope": 1}}, {"column": "nope", "reason": "no-column"}),
         ({"filters": [("year", "~", 1)]}, {"operator": "~"}),

@@ -192,7 +192,7 @@ def test_a_server_that_is_not_there_or_does_not_answer_is_down(server: Server) -
     hang = threading.Event()
     server.answer = lambda *_: (200, str(hang.wait(5)), {})
     target = webhook(server, attempts=1, timeout_s=0.1)
-    url = f"127.0.0.1:{server.port}/..."
+    url = f"http://127.0.0.1:{server.port}/..."
     with raises(TargetDownError, url=url):
         target.apply(upsert(contents_at(1), ("id",)), None, checkpoint_of(1, contents_at(1)))
     hang.set()

@@ -181,7 +181,7 @@ def _open(path: str, seen: tuple[str, int, int]) -> _Commit:
 
 
 def _parse(commit: _Commit, layout: SearchLayout, text: str, columns: Sequence[str] | None) -> tantivy.Query:
-    text_of(text, "the text to search for")
+    text_of(text, "text")
     fields = [column.words for column in layout.columns if column.words and column.name in layout.text]
     if columns is not None:
         for name in columns:
