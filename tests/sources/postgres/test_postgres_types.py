@@ -196,7 +196,7 @@ def test_a_numeric_without_precision_can_be_declared_a_decimal(postgres_url: str
         declared = {"v": pa.decimal128(20, 4)}
         assert database.copy("t", declared)["v"].to_pylist() == [Decimal("1.5000")]
         database.run("INSERT INTO t VALUES (1.55555, '1')")
-        with raises(BadRowError, column="v", value="1.55555", expected="DECIMAL(20,4)"):
+        with raises(BadRowError, column="v", value=b"1.55555", expected="DECIMAL(20,4)"):
             database.copy("t", declared)
         with raises(SchemaError, table="public.t", column="j"):
             database.copy("t", {"j": pa.int64()})

@@ -86,7 +86,7 @@ def test_names_that_a_topic_cannot_have_are_refused(postgres_url: str) -> None:
         with raises(SchemaError, topic="t", column="_op"):
             definition_of(database.table("t"), "t", "shop")
         database.run('CREATE TABLE u (id serial PRIMARY KEY, "ID" int)')
-        with raises(SchemaError, topic="u", column="ID"):
+        with raises(SchemaError, topic="u", column="id"):
             definition_of(database.table("u"), "u", "shop")
 
 

@@ -160,7 +160,7 @@ def follow_hint(world: World, error: HeadwaterError, tables: Sequence[str]) -> N
 def waits_for_prepared(world: World) -> bool:
     """Whether the source says that it waits for transactions under way, and there are some that are prepared."""
     source = world.capture.source
-    return source is not None and "transactions" in source.status.state and bool(world.prepared())
+    return source is not None and "transaction" in source.status.state and bool(world.prepared())
 
 
 def difference(world: World, table: str) -> str | None:

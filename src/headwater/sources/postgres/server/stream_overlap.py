@@ -60,7 +60,8 @@ class Overlap:
             self._anchor.xid or transaction.position > self._anchor.lsn
         ):
             raise self._other_history(
-                f"it sends transaction {transaction.xid} there, which the source did not read"
+                f"it sends transaction {transaction.xid} there, which the source did not read",
+                transaction.xid,
             )
         self._is_awaited = False
 
