@@ -27,7 +27,7 @@ from headwater.core.errors import HeadwaterError, SourceError, TopicNotFoundErro
 from headwater.core.types import normalize_schema
 from headwater.log.protocol import ProducerInfo
 from headwater.sources.base import AGAIN, Commit, Event, Position, Quiet, Rows
-from headwater.sources.clock_positions import Moments, captured, owned, rows_of
+from headwater.sources.clock_positions import ClockPositions, captured, owned, rows_of
 from headwater.sources.source_setup import SourceSetup
 from headwater.sql.parser import parse_columns
 
@@ -140,7 +140,7 @@ class PythonSource:
     def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
         """Yield what the class yields after the position. After an exception in the class, the state reports the error, and the
         class is tried again with a backoff."""
-        moments = Moments(self._clock, sequence, SAID_EVERY_MS)
+        moments = ClockPositions(self._clock, sequence, SAID_EVERY_MS)
         failures = 0
         while True:
             try:
@@ -170,7 +170,7 @@ class PythonSource:
     def close(self) -> None:
         """Do nothing: no resources are kept between runs of `read`."""
 
-    def _passes(self, position: Position | None, moments: Moments) -> Iterator[Event]:
+    def _passes(self, position: Position | None, moments: ClockPositions) -> Iterator[Event]:
         """Yield what one instance of the class yields, calling its `read` again and again."""
         made = _theirs(lambda: load(self._path)(**self._arguments))
         try:
@@ -182,7 +182,7 @@ class PythonSource:
                         moment = moments.now()
                         item = _theirs(next, handed, _DONE)
                         if item is None or item is _DONE:
-                            yield moments.quiet(moment)
+                            yield moments.quiet_event(moment)
                         else:
                             position = yield from self._take(item, moments)
                         self.state = "reading"
@@ -199,7 +199,7 @@ class PythonSource:
                 with contextlib.suppress(Exception):
                     made.close()
 
-    def _take(self, item: Any, moments: Moments) -> Generator[Event, None, Position]:
+    def _take(self, item: Any, moments: ClockPositions) -> Generator[Event, None, Position]:
         rows, position = self._pair(item)
         sequence = moments.within()
         now_us = self._clock.now_us()
@@ -210,7 +210,7 @@ class PythonSource:
             if batch.num_rows:
                 given.append(Rows(topic.name, captured(batch, topic, sequence, now_us, sequence)))
         yield from given
-        moments.speak()
+        moments.report_next()
         yield Commit(sequence, position)
         return position
 

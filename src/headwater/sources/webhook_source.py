@@ -98,7 +98,7 @@ class WebhookSource:
         self.name = name
         self.options = read_options(name, options)
         self._clock = clock or SystemClock()
-        self.topic = self._made()
+        self.topic = self._define_topic()
         self._fields = [field for field in self.topic.schema if field.name not in _OWN]
         self._exact = {field.name for field in self._fields if has_decimal(field.type)}
         for column in self.options.paths:
@@ -125,7 +125,7 @@ class WebhookSource:
     def drop(self) -> None:
         """Do nothing: nothing was created in an external system."""
 
-    def _made(self) -> TopicDefinition:
+    def _define_topic(self) -> TopicDefinition:
         said = f"{COLUMNS}, {self.options.columns}" if self.options.columns else COLUMNS
         made = parse_columns(said)
         private, schema = dict(made.private), made.schema

@@ -122,7 +122,7 @@ class LakeTarget:
         self._files = Files(shape.key, self._file_rows)
         self._manifests = Manifests()
         self._place.forget()
-        self._asked(lambda: self._place.open(shape))
+        self._translate_errors(lambda: self._place.open(shape))
 
     def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged: TINYINT and SMALLINT are INT in the table, and are read back as their own types."""
@@ -130,11 +130,11 @@ class LakeTarget:
 
     def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint in the newest snapshot. Compaction by other programs, which changes no row, is skipped."""
-        return self._asked(lambda: self._checkpoint(self._fresh()))
+        return self._translate_errors(lambda: self._checkpoint(self._fresh()))
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Commit one snapshot, with the property `after`."""
-        self._asked(lambda: self._apply(change, before, after))
+        self._translate_errors(lambda: self._apply(change, before, after))
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the newest snapshot, file by file."""
@@ -149,13 +149,17 @@ class LakeTarget:
                     yield adapt(batch, schema)
 
         found = batches()
-        while (batch := self._asked(lambda: next(found, None))) is not None:
+        while (batch := self._translate_errors(lambda: next(found, None))) is not None:
             yield batch.cast(self._stored_schema())
 
     def versions(self) -> LakeVersions:
         """See `headwater.sinks.base.blue_green`."""
         return LakeVersions(
-            self._prepared().sink, self._version_target, self._checkpoint_of, self._fresh, self._asked
+            self._prepared().sink,
+            self._version_target,
+            self._checkpoint_of,
+            self._fresh,
+            self._translate_errors,
         )
 
     def _version_target(self, version: Version) -> LakeTarget:
@@ -175,7 +179,9 @@ class LakeTarget:
             said = None if snapshot.summary is None else snapshot.summary[CHECKPOINT]
             return None if said is None else SinkCheckpoint.parse(said)
 
-        return self._asked(lambda: past_of(self._fresh(), self._prepared().sink, since, checkpoint))
+        return self._translate_errors(
+            lambda: past_of(self._fresh(), self._prepared().sink, since, checkpoint)
+        )
 
     def close(self) -> None:
         """Close the catalog."""
@@ -316,7 +322,7 @@ class LakeTarget:
             f"the checkpoint of table {'.'.join(self.identifier)} was changed by another process", found=found
         )
 
-    def _asked(self, act: Callable[[], Answer]) -> Answer:
+    def _translate_errors(self, act: Callable[[], Answer]) -> Answer:
         """Run an operation on the table, with storage and catalog errors converted to those of `Target`."""
         try:
             return act()

@@ -101,7 +101,7 @@ class ParquetTarget:
                         self._storage.remove(name)
             self._check(shape)
 
-        self._asked(check)
+        self._translate_errors(check)
 
     def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged."""
@@ -109,7 +109,7 @@ class ParquetTarget:
 
     def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint of the newest file."""
-        return self._asked(self._checkpoint)
+        return self._translate_errors(self._checkpoint)
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Write one file, or the checkpoint alone if there are no rows."""
@@ -123,14 +123,14 @@ class ParquetTarget:
                     )
                 self._apply(change, after)
 
-        self._asked(act)
+        self._translate_errors(act)
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all files."""
-        for name in self._asked(self._files):
+        for name in self._translate_errors(self._files):
             with self._open(name) as file:
                 batches = file.iter_batches()
-                while (batch := self._asked(lambda: next(batches, None))) is not None:  # noqa: B023
+                while (batch := self._translate_errors(lambda: next(batches, None))) is not None:  # noqa: B023
                     yield batch.select(self._stored_schema().names).cast(self._stored_schema())
 
     def versions(self) -> FolderVersions:
@@ -272,7 +272,7 @@ class ParquetTarget:
                 raise TargetDownError(f"another process writes {self.path}")
             yield
 
-    def _asked(self, act: Callable[[], Answer]) -> Answer:
+    def _translate_errors(self, act: Callable[[], Answer]) -> Answer:
         """Run an operation on the folder, with storage and Arrow errors converted to those of `Target`."""
         try:
             return act()

@@ -132,7 +132,7 @@ class RedisTarget:
     @property
     def key(self) -> tuple[str, ...]:
         """The name; for a sorted set, name and member."""
-        return self._known.key
+        return self._encoding.key
 
     def prepare(self, shape: TargetShape) -> None:
         """Choose the names of rows, and check that the server answers."""
@@ -174,7 +174,7 @@ class RedisTarget:
 
     def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return names and texts."""
-        return self._known.stored_form(rows)
+        return self._encoding.stored_form(rows)
 
     def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint stored in Redis."""
@@ -186,7 +186,7 @@ class RedisTarget:
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Apply the change in one transaction, or in several; see `Target`."""
-        form = self._known
+        form = self._encoding
         change = self._marked(change)
         refused = form.refused(change.upserts)
         if refused:
@@ -200,8 +200,8 @@ class RedisTarget:
                 self._write(wire, self._commands(wire, change), end, marked)
                 return
             existing, ours = (
-                self._there(wire, change.upserts),
-                existing_names.ours(wire, change.deletes, self._known.kind),
+                self._existing(wire, change.upserts),
+                existing_names.ours(wire, change.deletes, self._encoding.kind),
             )
             self._watch(wire, expected)
             self._write(wire, (0, b""), marked, marked)
@@ -216,7 +216,7 @@ class RedisTarget:
         return ahead(self._pages())
 
     def _pages(self) -> Iterator[pa.RecordBatch]:
-        form = self._known
+        form = self._encoding
         pattern = self._mark + self._names.pattern
         cursor, seen = b"0", set[int]()
         while True:
@@ -233,7 +233,7 @@ class RedisTarget:
     def versions(self) -> RedisVersions:
         """See `headwater.sinks.base.blue_green`."""
         return RedisVersions(
-            self._declared, self._known.kind, self._names.pattern, self._talking, self._version_target
+            self._declared, self._encoding.kind, self._names.pattern, self._talking, self._version_target
         )
 
     def _version_target(self, version: Version) -> RedisTarget:
@@ -277,16 +277,16 @@ class RedisTarget:
 
     def _commands(self, wire: Wire, change: TargetChange) -> Commands:
         existing, ours = (
-            self._there(wire, change.upserts),
-            existing_names.ours(wire, change.deletes, self._known.kind),
+            self._existing(wire, change.upserts),
+            existing_names.ours(wire, change.deletes, self._encoding.kind),
         )
-        deletes, gone = self._known.deletes(change.deletes.filter(pa.array(ours)))
-        upserts, put = self._known.upserts(change.upserts, existing)
+        deletes, gone = self._encoding.deletes(change.deletes.filter(pa.array(ours)))
+        upserts, put = self._encoding.upserts(change.upserts, existing)
         return deletes + upserts, b"".join((memoryview(gone), memoryview(put)))
 
     def _parts(self, change: TargetChange, existing: Mask, ours: Mask) -> Iterator[Commands]:
         """Yield a large change in small parts, deletes first."""
-        form = self._known
+        form = self._encoding
         deletes = change.deletes.filter(pa.array(ours))
         for start in range(0, deletes.num_rows, ROWS_OF_A_PART):
             yield form.deletes(deletes.slice(start, ROWS_OF_A_PART))
@@ -314,9 +314,9 @@ class RedisTarget:
             wire.ask(b"SET", self._position, marked)
             raise self._moved(SinkCheckpoint.parse(marked))
 
-    def _there(self, wire: Wire, rows: pa.RecordBatch) -> Mask:
+    def _existing(self, wire: Wire, rows: pa.RecordBatch) -> Mask:
         """Return which rows have a name that exists; RowsRefusedError if a name has another type."""
-        found, refused = existing_names.existing(wire, rows, self._known.kind)
+        found, refused = existing_names.existing(wire, rows, self._encoding.kind)
         if refused:
             wire.ask(b"UNWATCH")
             raise self._refused(refused)
@@ -331,7 +331,7 @@ class RedisTarget:
         return self._shape
 
     @property
-    def _known(self) -> RowEncoding:
+    def _encoding(self) -> RowEncoding:
         if self._form is None:
             raise ValueError("prepare was not called")
         return self._form

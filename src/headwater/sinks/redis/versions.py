@@ -85,7 +85,7 @@ class RedisVersions:
                 if version == "new" and old is not None:
                     refuse_kept(sink, self.named("old"))
                 refuse_moved(sink, checkpoint, _checkpoint(found), _checkpoint(active))
-                names = (_packed(self._found(wire, mark)) for mark in (b"", mark_of(version)))
+                names = (_packed(self._names_of(wire, mark)) for mark in (b"", mark_of(version)))
                 words = mark_of(version), found, active or b"", *names
             except HeadwaterError:
                 wire.ask(b"UNWATCH")
@@ -120,7 +120,7 @@ class RedisVersions:
         """See `TargetVersions`."""
         return f"names {(mark_of(version) + self.pattern).decode(errors='replace')}"
 
-    def _found(self, wire: Wire, mark: bytes) -> list[bytes]:
+    def _names_of(self, wire: Wire, mark: bytes) -> list[bytes]:
         """Return the names of a version, each once, without checkpoints."""
         every = dict.fromkeys(name for names in self._pages(wire, mark) for name in names)
         return [name for name in every if not name.startswith(_POSITION)]

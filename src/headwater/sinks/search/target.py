@@ -107,7 +107,7 @@ class SearchTarget:
 
     def prepare(self, shape: TargetShape) -> None:
         """Create the index, or check that the one in the folder has these columns."""
-        layout = self._layout = self._wanted(shape)
+        layout = self._layout = self._layout_of(shape)
         self._sink = shape.sink
         self._find()
         if not self._begun():
@@ -218,7 +218,7 @@ class SearchTarget:
             self._drop()
             self.path, self._reader = folder, None
 
-    def _wanted(self, shape: TargetShape) -> SearchLayout:
+    def _layout_of(self, shape: TargetShape) -> SearchLayout:
         if shape.mode != "upsert" or not shape.key:
             raise SinkError(
                 f"sink {shape.sink!r} into SEARCH needs a key, by which documents are replaced",

@@ -21,7 +21,7 @@ from headwater.core.errors import SourceError, UsageError
 from headwater.core.types import normalize_schema
 from headwater.log.protocol import ProducerInfo
 from headwater.sources.base import Commit, Event, Position, Quiet
-from headwater.sources.clock_positions import Moments, owned
+from headwater.sources.clock_positions import ClockPositions, owned
 from headwater.sources.files.file_reader import FileReader
 from headwater.sources.files.formats import check_readable
 from headwater.sources.files.options import (
@@ -132,7 +132,7 @@ class FilesSource:
 
     def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
         """Yield everything after the position, and then new content as it appears."""
-        moments = Moments(self._clock, sequence, SAID_EVERY_MS)
+        moments = ClockPositions(self._clock, sequence, SAID_EVERY_MS)
         tracker = Tracker(self.options, position)
         waited: tuple[int, dict[Number, int]] | None = None
         try:
@@ -147,14 +147,14 @@ class FilesSource:
                 if waited is not None and not _is_awaited(waited[1], waiting, tracker):
                     reached = max(reached or 0, waited[0])
                     waited = None
-                    moments.speak()
+                    moments.report_next()
                 if waiting and waited is None:
                     waited = (moment, waiting)
                 if scan.has_taken:
                     sequence = moments.within() if reached is None else moments.up_to(reached)
                     yield Commit(sequence, tracker.position())
                 elif reached is not None:
-                    yield moments.quiet(reached)
+                    yield moments.quiet_event(reached)
                 else:
                     yield Quiet()
                 took_s = (self._clock.steady_ms() - began) / 1_000

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from headwater.catalog.conform import conform
 from headwater.core.errors import SourceError, UsageError
 from headwater.sources.base import Commit, Event, Rows
-from headwater.sources.clock_positions import Moments, captured, rows_of
+from headwater.sources.clock_positions import ClockPositions, captured, rows_of
 from headwater.sources.files.contents import HEAD_BYTES, UNREADABLE, head_of, open_content
 from headwater.sources.files.file_reader import FileReader
 from headwater.sources.files.formats import BOM, MalformedLine, table_rows
@@ -29,7 +29,12 @@ class FileScan:
     """One scan of all files. The caller makes the last commit."""
 
     def __init__(
-        self, reader: FileReader, tracker: Tracker, moments: Moments, moment: int, waiting: dict[Number, int]
+        self,
+        reader: FileReader,
+        tracker: Tracker,
+        moments: ClockPositions,
+        moment: int,
+        waiting: dict[Number, int],
     ) -> None:
         """`waiting` is filled with the files whose last line is incomplete, and their sizes."""
         self.has_taken = False

@@ -183,7 +183,7 @@ class CaptureSession:
             for table in new:  # not captured for a while: its topic has rows already
                 if not table.is_outbox and table not in fresh:
                     self._incremental.wanted.resume_table(table)
-        self._take_in_partitions(position, captured)
+        self._request_new_partitions(position, captured)
         for table in captured:
             if (table in gaps or str(table) in stopped) and str(table) not in at.tables.stopped:
                 self._incremental.wanted.resume_table(table)
@@ -214,7 +214,7 @@ class CaptureSession:
                 captured.remove(table)
         return names
 
-    def _take_in_partitions(self, position: Position, captured: Sequence[Captured]) -> None:
+    def _request_new_partitions(self, position: Position, captured: Sequence[Captured]) -> None:
         """Request snapshots of new partitions: rows that a table had before it was attached as a partition were not in the
         stream."""
         if self._options.snapshot == "none":
@@ -375,7 +375,7 @@ class CaptureSession:
             yield from self._emitter.learn(unit)
             # An error in the conversion of a small group is raised before any of its rows is yielded.
             rows = self._emitter.rows(unit)
-            rows = rows if unit.large is not None else _made_ahead(rows)
+            rows = rows if unit.large is not None else _convert_ahead(rows)
             count = 0
             for given in chain(rows, self._marked(unit)):
                 yield given
@@ -454,7 +454,7 @@ class CaptureSession:
         self._at.connection.close()
 
 
-def _made_ahead(rows: Iterator[Rows]) -> Iterator[Rows]:
+def _convert_ahead(rows: Iterator[Rows]) -> Iterator[Rows]:
     """Yield the rows, the first one only after all were converted, or `BYTES_MAX` bytes of them."""
     made: list[Rows] = []
     size = 0

@@ -52,7 +52,7 @@ class RowEmitter:
             for run in unit.runs():
                 if (events := self._events(run)) is not None:
                     yield from self._outbox.learn(events)
-            yield from self._outbox.learn(self._outbox.said(unit.messages))
+            yield from self._outbox.learn(self._outbox.read_messages(unit.messages))
 
     def rows(self, unit: TransactionGroup) -> Iterator[Rows]:
         """Yield the rows of a group, ordered within each topic."""
@@ -79,7 +79,7 @@ class RowEmitter:
             for kept in earlier.values():
                 kept.close()
         if self._outbox is not None:
-            yield from self._outbox.rows(self._outbox.said(unit.messages))
+            yield from self._outbox.rows(self._outbox.read_messages(unit.messages))
 
     def _events(self, run: RowRun) -> list[Happened] | None:
         """Return the events in rows of the outbox's table; None for a run of another table."""

@@ -73,7 +73,7 @@ class Outbox:
         columns = {field: rows.column(name).to_pylist() for name, field in kept.items()}
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
-    def said(self, messages: Sequence[tuple[LogicalMessage, CapturedTransaction]]) -> list[Happened]:
+    def read_messages(self, messages: Sequence[tuple[LogicalMessage, CapturedTransaction]]) -> list[Happened]:
         """Return the events in logical messages with the outbox's prefix."""
         found = []
         for message, transaction in messages:

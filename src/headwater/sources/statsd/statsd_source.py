@@ -23,7 +23,7 @@ from headwater.core.errors import SourceUnreachableError, UsageError
 from headwater.core.settings import parse_bytes
 from headwater.log.protocol import ProducerInfo
 from headwater.sources.base import AWAY, Commit, Event, Position, Quiet, Rows
-from headwater.sources.clock_positions import Moments, captured, owned, rows_of
+from headwater.sources.clock_positions import ClockPositions, captured, owned, rows_of
 from headwater.sources.source_setup import SourceSetup
 from headwater.sources.statsd.statsd_lines import COLUMNS, EXAMPLES_MAX, Parsed, parse, pieces
 from headwater.sources.statsd.udp_listener import UdpListener, bound
@@ -150,7 +150,7 @@ class StatsdSource:
         """Receive metrics from now on, and yield them in batches."""
         self._before = {what: int((position or {}).get(what, 0)) for what in _COUNTED}
         self.status.counts = dict(self._before)
-        moments = Moments(self._clock, sequence, SAID_EVERY_MS)
+        moments = ClockPositions(self._clock, sequence, SAID_EVERY_MS)
         listener = yield from self._begin()
         self._listener = listener
         try:
@@ -177,13 +177,13 @@ class StatsdSource:
     def _bound(self) -> socket.socket:
         return bound(self.options.host, self.options.port, self.options.receive_bytes)
 
-    def _batch(self, listener: UdpListener, moments: Moments) -> Iterator[Event]:
+    def _batch(self, listener: UdpListener, moments: ClockPositions) -> Iterator[Event]:
         """Yield the lines of one interval as one append."""
         moment = moments.now()
         began_ms = self._clock.steady_ms()
         if not listener.lines():
             self._count(listener)
-            yield moments.quiet(moment)
+            yield moments.quiet_event(moment)
             listener.wait(1, QUIET_S)
             return
         until_ms = began_ms + self.options.every_us / 1e3

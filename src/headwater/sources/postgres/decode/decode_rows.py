@@ -88,7 +88,7 @@ def decode(run: RowRun, table: CapturedTable) -> DecodedRows:
     """
     at = ENVELOPE_BYTES + (9 if run.streamed else 5)
     few = len(run.messages) <= _FEW
-    shape = _take_apart(run.messages, at, table) if few else _walk(run.messages, at, table)
+    shape = _split_rows(run.messages, at, table) if few else _walk(run.messages, at, table)
     columns = [_convert(column, text, table) for column, text in zip(table.columns, shape.texts, strict=True)]
     columns.append(_numbers(shape.codes, OP_TYPE))
     schema = table.schema
@@ -297,7 +297,7 @@ _Values = list[Any]
 """A tuple: each value is bytes, None for NULL, or _NOT_SENT."""
 
 
-def _take_apart(messages: Sequence[bytes], at: int, table: CapturedTable) -> _Shape:
+def _split_rows(messages: Sequence[bytes], at: int, table: CapturedTable) -> _Shape:
     """Split rows one at a time, which is faster for few rows."""
     rows: list[_Values] = []
     codes: list[int] = []

@@ -228,9 +228,9 @@ def read_identities(
             frozenset(published),
             parts.get(oid, {}),
             toast,
-            _stands_for(names),
-            _stands_for(types),
-            {kind: (len(labels), _stands_for(labels)) for kind, labels in words.get(oid, {}).items()},
+            _digest(names),
+            _digest(types),
+            {kind: (len(labels), _digest(labels)) for kind, labels in words.get(oid, {}).items()},
             words.get(oid, {}),
             tuple(names),
             tuple(types),
@@ -360,7 +360,7 @@ def _renamed(was: TableIdentity, now: TableIdentity) -> bool:
     if was.named is None or not any(before != after for before, after in both if after):
         return False
     was_dropped = any(before and not after for before, after in both)
-    return was_dropped or was.named != _stands_for(now.names[: len(was.columns)])
+    return was_dropped or was.named != _digest(now.names[: len(was.columns)])
 
 
 def _maybe_unlogged(was: TableIdentity, now: TableIdentity) -> bool:
@@ -384,7 +384,7 @@ def _reworded(was: TableIdentity, now: TableIdentity) -> bool:
     """Whether a label of an enum was replaced, or a composite type has other attributes. Labels that were added come last, and
     do not count."""
     return any(
-        kind in now.words and _stands_for(now.words[kind][:count]) != digest
+        kind in now.words and _digest(now.words[kind][:count]) != digest
         for kind, (count, digest) in was.worded.items()
     )
 
@@ -393,9 +393,7 @@ def _retyped(was: TableIdentity, now: TableIdentity) -> bool:
     """Whether a column that exists in both states has another type; False if a column was dropped, because the digests cannot
     be compared then."""
     was_dropped = any(before and not after for before, after in zip(was.columns, now.columns, strict=False))
-    return (
-        was.typed is not None and not was_dropped and was.typed != _stands_for(now.types[: len(was.columns)])
-    )
+    return was.typed is not None and not was_dropped and was.typed != _digest(now.types[: len(was.columns)])
 
 
 def _filled(was: TableIdentity, now: TableIdentity) -> bool:
@@ -414,5 +412,5 @@ def _unseen(was: TableIdentity, now: TableIdentity) -> bool:
     return None in added and bool(added_columns(was, now))
 
 
-def _stands_for(names: Sequence[str | None]) -> int:
+def _digest(names: Sequence[str | None]) -> int:
     return zlib.crc32("\0".join(name or "" for name in names).encode())

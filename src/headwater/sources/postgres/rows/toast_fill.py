@@ -177,12 +177,12 @@ def _fill_column(
     pending = np.flatnonzero(mask & (origin < 0))
     if len(pending):
         keys = batch.select(list(table.key))
-        filled, pending = _found(keys, filled, name, pending, root[pending], finds)
+        filled, pending = _look_up(keys, filled, name, pending, root[pending], finds)
     place = batch.schema.get_field_index(name)
     return batch.set_column(place, batch.schema.field(place), filled), pending
 
 
-def _found(
+def _look_up(
     keys: pa.RecordBatch,
     column: pa.Array,
     name: str,

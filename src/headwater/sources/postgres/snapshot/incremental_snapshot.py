@@ -144,7 +144,7 @@ class IncrementalSnapshots:
         if self._chunk is not None:
             self._check(self._chunk)
             return
-        self.wanted.have_noted()
+        self.wanted.ensure_noted()
         if (request := self._next()) is not None and (table := self._at.tables.captured(request.table)):
             at = self._at
             with suppress(SourceRefusedError):  # the table is gone; a later check stops it
@@ -314,12 +314,12 @@ class IncrementalSnapshots:
             yield from emptied(self._at.history, definition, stamps, spared=keys_in(chunk))
             return
         if not chunk.table.key:
-            yield from self._kept_back(chunk, table.topic)
+            yield from self._buffered_rows(chunk, table.topic)
         elif chunk.request.replace:
             yield from emptied(self._at.history, definition, stamps, spared=chunk.changed)
         try:
             for batch in rows_of(chunk, definition.row_schema, stamps):
-                self.wanted.are_had(batch, chunk.table, chunk.request.table)
+                self.wanted.discard_keys(batch, chunk.table, chunk.request.table)
                 yield Rows(table.topic, batch)
         except BadRowError as error:
             self._at.tables.stop(table.state.oid, error)
@@ -327,7 +327,7 @@ class IncrementalSnapshots:
             self.wanted.settle(chunk)
             self._begin()
 
-    def _kept_back(self, chunk: SnapshotChunk, topic: str) -> Iterator[Rows]:
+    def _buffered_rows(self, chunk: SnapshotChunk, topic: str) -> Iterator[Rows]:
         """Yield the buffered rows without a key that the snapshot does not include."""
         assert chunk.found is not None
         visible = chunk.found.result().visible

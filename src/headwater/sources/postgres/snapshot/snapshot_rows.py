@@ -139,7 +139,7 @@ class SnapshotChunk:
     """Whether the selected rows are void, because the table was truncated or rewritten since the chunk was begun."""
     is_void: bool = False
     """Whether the rows may have been selected too early, and must be selected again."""
-    held: PendingChanges = field(default_factory=PendingChanges)
+    pending: PendingChanges = field(default_factory=PendingChanges)
     """Changes in the stream since the chunk was begun, of rows that the log does not have: they lack values that the chunk may
     have."""
     found: Future[Selected] | None = None
@@ -248,7 +248,7 @@ class Chunks:
         if not is_before(visible, request):  # else the chunk is selected again later
             parts = self._connection.copied(f"COPY ({statement}) TO STDOUT")
         if not chunk.table.key or request.prune:
-            return Selected([], visible, None, *self._kept(parts))
+            return Selected([], visible, None, *self._spool(parts))
         lines, is_cut = _bounded(parts)
         last = _last_key(lines[-1], chunk.table) if is_cut or len(lines) == rows else None
         return Selected(lines, visible, last, is_cut=is_cut)
@@ -263,7 +263,7 @@ class Chunks:
     def _partitions(self, table: CapturedTable) -> dict[int, int | None]:
         return attached_partitions(self._connection, table.relation.oid) if table.divided else {}
 
-    def _kept(self, parts: Iterator[list[bytes]]) -> tuple[IO[bytes], list[int]]:
+    def _spool(self, parts: Iterator[list[bytes]]) -> tuple[IO[bytes], list[int]]:
         with translated(str(self._folder)):
             self._folder.mkdir(parents=True, exist_ok=True)
             file = tempfile.TemporaryFile(dir=self._folder, prefix="snapshot-")  # noqa: SIM115

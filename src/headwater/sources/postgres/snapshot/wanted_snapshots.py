@@ -86,7 +86,7 @@ class WantedSnapshots:
         named = (self._at.progress.position or {}).get("stopped", [])
         return self._noted and named == sorted(self._at.tables.stopped)
 
-    def have_noted(self) -> None:
+    def ensure_noted(self) -> None:
         """Write a mark if the last position lacks a change: the mark causes a commit even if the stream has no other
         transaction."""
         if not self.is_noted and not self._is_noting:
@@ -195,7 +195,7 @@ class WantedSnapshots:
         if self._pending_keys.pop(table, {}):
             self.note()
 
-    def are_had(self, batch: pa.RecordBatch, table: CapturedTable, name: str) -> None:
+    def discard_keys(self, batch: pa.RecordBatch, table: CapturedTable, name: str) -> None:
         """Remove the requests for single rows that were emitted."""
         wanted = self._pending_keys.get(name)
         if wanted and table.key:
