@@ -224,7 +224,7 @@ class Gaps:
         try:
             change = self._at.tables.change_of(self._at.connection, self._at.publications, table)
         except SourceRefusedError as error:
-            raise SessionEndedError(f"table {table} is gone: {error.message}") from None
+            raise SessionEndedError(f"table {table} was dropped: {error.message}") from None
         if change == "refused":
             # Not left to the next row in the stream: none may come, or the definition may fit again by then, and the topic
             # would lack rows that were not copied.
@@ -255,7 +255,7 @@ class Gaps:
         try:
             relation = at.tables.relation_now(at.connection, at.publications, table)
         except SourceRefusedError as error:
-            raise SessionEndedError(f"table {table} is gone: {error.message}") from None
+            raise SessionEndedError(f"table {table} was dropped: {error.message}") from None
         return may_differ(names, [column.name for column in relation.columns])
 
     def _prune(self, table: Captured, was: TableIdentity, now: TableIdentity) -> None:

@@ -25,7 +25,7 @@ class UnsteadyTarget:
     """Delegates to `target`, and records the changes applied. `break_at` makes it raise once, before or after a change
     is applied."""
 
-    guarantee: ClassVar[str] = "as steady as what it is around"
+    guarantee: ClassVar[str] = "that of the target that it wraps"
 
     def __init__(self, target: Target) -> None:
         self.target = target

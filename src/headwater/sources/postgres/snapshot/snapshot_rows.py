@@ -223,10 +223,10 @@ class Chunks:
                 # The lock prevents a rename and the detaching of a partition; a partition may still be attached.
                 columns, partitions = self._columns(table), self._partitions(table)
                 visible = Visible.parse(self._connection.value("SELECT pg_current_snapshot()::text"))
-                self._connection.rows("SAVEPOINT held")
+                self._connection.rows("SAVEPOINT copying")
                 selected = self._selected(chunk, name, condition, visible)
                 if selected.is_cut:  # the COPY was canceled; the savepoint keeps the locks
-                    self._connection.rows("ROLLBACK TO held")
+                    self._connection.rows("ROLLBACK TO copying")
                 is_same = has_name(self._connection, oid, name) and self._partitions(table) == partitions
             finally:
                 self._connection.rows("ROLLBACK")
