@@ -187,12 +187,12 @@ class SourceContract:
             commits[topic] = [(_text(row), row["_sequence"]) for row in found]
             there = [text for text, _ in commits[topic]]
             wanted = [_text(row) for run in runs for row in run]
-            lacking, more = set(wanted) - set(there), set(there) - set(wanted)
-            assert self._may_lack or not lacking, (
-                f"{len(lacking)} rows of {topic} are missing: {sorted(lacking)[:3]}"
+            missing, more = set(wanted) - set(there), set(there) - set(wanted)
+            assert self._may_lack or not missing, (
+                f"{len(missing)} rows of {topic} are missing: {sorted(missing)[:3]}"
             )
             assert not more, f"{len(more)} rows of {topic} do not exist in the external system: {sorted(more)[:3]}"
-            twice = len(there) - len(wanted) + len(lacking)
+            twice = len(there) - len(wanted) + len(missing)
             assert not twice, f"{twice} rows of {topic} are duplicated"
             places = {text: place for place, text in enumerate(there)}
             for run in runs:
