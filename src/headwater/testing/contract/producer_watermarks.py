@@ -22,7 +22,7 @@ class PromisingContract(Bench):
         """Set a producer's watermark to this many minutes after START."""
         self.log.promise("feed", producer, to_us(minutes(minute)))
 
-    def low_watermark(self) -> float | None:
+    def level(self) -> float | None:
         """Return the watermark, which all partitions must share, in minutes after START."""
         (level,) = {info.watermark for info in self.log.partitions("feed").values()}
         return None if level is None else (level - to_us(minutes(0))) / 60e6
@@ -30,7 +30,7 @@ class PromisingContract(Bench):
     def test_event_times_do_not_raise_the_watermark_of_producers_who_promise(self) -> None:
         self.create_feed()
         self.append("feed", [{"n": 1, "at": minutes(9)}, {"n": 2, "at": minutes(1)}])
-        assert self.low_watermark() is None
+        assert self.level() is None
         assert self.column("feed", "_watermark") == [None, None]
         self.promise("a", 3)
         self.append("feed", [{"n": 3, "at": minutes(99)}])
@@ -41,15 +41,15 @@ class PromisingContract(Bench):
     def test_the_watermark_is_the_least_promise(self) -> None:
         self.create_feed(partitions=3)
         self.promise("a", 5)
-        assert self.low_watermark() == 5
+        assert self.level() == 5
         self.promise("b", 3)
-        assert self.low_watermark() == 5, "a newcomer never moves it back"
+        assert self.level() == 5, "a newcomer never moves it back"
         self.promise("a", 9)
-        assert self.low_watermark() == 5
+        assert self.level() == 5
         self.promise("b", 7)
-        assert self.low_watermark() == 7
+        assert self.level() == 7
         self.promise("b", 20)
-        assert self.low_watermark() == 9
+        assert self.level() == 9
 
     def test_a_promise_that_raises_nothing_takes_no_offset_but_is_a_commit(self) -> None:
         self.create_feed()
@@ -72,10 +72,10 @@ class PromisingContract(Bench):
         self.promise("b", 3)
         self.promise("a", 9)
         assert self.log.retire("feed", "b")
-        assert self.low_watermark() == 9
+        assert self.level() == 9
         assert set(self.log.promises("feed")) == {"a"}
         assert self.log.retire("feed", "a")
-        assert (self.low_watermark(), self.log.promises("feed")) == (9, {})
+        assert (self.level(), self.log.promises("feed")) == (9, {})
 
     def test_retiring_who_is_not_there_says_so(self) -> None:
         self.create_feed()
@@ -88,28 +88,28 @@ class PromisingContract(Bench):
         self.promise("a", 5)
         self.promise("b", 8)
         self.log.retire("feed", "a")
-        assert self.low_watermark() == 8
+        assert self.level() == 8
         self.promise("a", 6)
         self.promise("b", 10)
-        assert self.low_watermark() == 8
+        assert self.level() == 8
         self.promise("a", 9)
-        assert self.low_watermark() == 9
+        assert self.level() == 9
 
     def test_who_appends_in_its_own_name_holds_the_watermark_until_it_promises(self) -> None:
         self.create_feed()
         self.promise("a", 5)
         self.append("feed", [{"n": 1, "at": minutes(6)}], producer=Producer("b", 1))
         self.promise("a", 9)
-        assert self.low_watermark() == 5
+        assert self.level() == 5
         assert self.log.promises("feed")["b"] == Promise(None, self.clock.now_us())
         self.promise("b", 7)
-        assert self.low_watermark() == 7
+        assert self.level() == 7
 
     def test_rows_of_nobody_in_particular_hold_nothing(self) -> None:
         self.create_feed()
         self.append("feed", [{"n": 1, "at": minutes(6)}])
         self.promise("a", 9)
-        assert self.low_watermark() == 9
+        assert self.level() == 9
 
     def test_an_append_is_a_sign_of_life(self) -> None:
         self.create_feed()
@@ -126,7 +126,7 @@ class PromisingContract(Bench):
         self.clock.advance("1 minute")
         self.promise("b", 5)
         assert not self.log.retire("feed", "b", silent_since=since)
-        assert self.low_watermark() == 9
+        assert self.level() == 9
         assert self.log.retire("feed", "a", silent_since=since)
         assert set(self.log.promises("feed")) == {"b"}
 
@@ -135,7 +135,7 @@ class PromisingContract(Bench):
         self.promise("a", 5)
         self.log.punctuate("feed", {0: to_us(minutes(30)), 1: to_us(minutes(30))})
         self.promise("a", 9)
-        assert self.low_watermark() == 30
+        assert self.level() == 30
 
     def test_promises_and_watermarks_stay_the_same_after_reopening_and_sealing(self) -> None:
         self.create_feed(partitions=2)
@@ -148,7 +148,7 @@ class PromisingContract(Bench):
         def found() -> object:
             ends = self.ends("feed")
             marks = {p: [self.log.watermark("feed", p, o) for o in range(end + 1)] for p, end in ends.items()}
-            return marks, self.log.promises("feed"), self.low_watermark()
+            return marks, self.log.promises("feed"), self.level()
 
         before = found()
         for _ in range(2):
@@ -157,7 +157,7 @@ class PromisingContract(Bench):
             assert found() == before
         self.promise("a", 40)
         self.promise("b", 41)
-        assert self.low_watermark() == 40
+        assert self.level() == 40
 
     def test_other_topics_take_no_promises(self) -> None:
         self.create("clicks", TIMED, time="at")
@@ -173,4 +173,4 @@ class PromisingContract(Bench):
         self.promise("a", 5)
         self.log.drop_topic("feed")
         self.create_feed()
-        assert (self.log.promises("feed"), self.low_watermark()) == ({}, None)
+        assert (self.log.promises("feed"), self.level()) == ({}, None)
