@@ -191,7 +191,9 @@ class SourceContract:
             assert self._may_lack or not missing, (
                 f"{len(missing)} rows of {topic} are missing: {sorted(missing)[:3]}"
             )
-            assert not more, f"{len(more)} rows of {topic} do not exist in the external system: {sorted(more)[:3]}"
+            assert not more, (
+                f"{len(more)} rows of {topic} do not exist in the external system: {sorted(more)[:3]}"
+            )
             twice = len(there) - len(wanted) + len(missing)
             assert not twice, f"{twice} rows of {topic} are duplicated"
             places = {text: place for place, text in enumerate(there)}

@@ -162,15 +162,15 @@ class Applier:
             self._position.checkpoint = after
             return after
 
-    def withheld(self) -> Withheld:
+    def rejected(self) -> Withheld:
         """Return the rejected rows according to the checkpoint in the target now."""
         with self._working():
-            return self._diversion.withheld(self._ask())
+            return self._diversion.recorded(self._ask())
 
     def refused(self) -> Withheld:
         """Return the rejected rows according to the checkpoint read last, without a request to the target and without
         waiting for a step in progress."""
-        return self._diversion.withheld(self._position.checkpoint)
+        return self._diversion.recorded(self._position.checkpoint)
 
     def retry(self, choose: Choose | None = None) -> int:
         """Retry the rejected rows, or those that `choose` picks, and return how many of them the target accepted."""
@@ -211,18 +211,18 @@ class Applier:
             self._reconcile(point)
         checkpoint = self._position.checkpoint
         assert checkpoint is not None
-        withheld = self._diversion.withheld(checkpoint)
-        every = np.arange(len(withheld))
-        chosen = Tried(every, withheld.rows) if choose is None else choose(withheld)
+        rejected = self._diversion.recorded(checkpoint)
+        every = np.arange(len(rejected))
+        chosen = Tried(every, rejected.rows) if choose is None else choose(rejected)
         if not len(chosen.places):
             return 0
-        tried = withheld.take(chosen.places)
-        rest = withheld.take(np.setdiff1d(every, chosen.places))
+        tried = rejected.take(chosen.places)
+        rest = rejected.take(np.setdiff1d(every, chosen.places))
         netted = net([(checkpoint.tick, Delta(chosen.rows, tried.weights))], self.shape, self._target)
-        whole = Tally(checkpoint.checksum, checkpoint.rows) + withheld.tally(self._target)
+        whole = Tally(checkpoint.checksum, checkpoint.rows) + rejected.tally(self._target)
         after = _at(checkpoint, self._position.reached)
         self._apply(netted, checkpoint, after, whole, rest, again=(tried, chosen.rows))
-        return len(withheld) - self.report.status.withheld
+        return len(rejected) - self.report.status.withheld
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -263,10 +263,10 @@ class Applier:
         if position.is_known:
             return position.checkpoint
         position.ask()
-        withheld = self._diversion.withheld(position.checkpoint)
+        rejected = self._diversion.recorded(position.checkpoint)
         if position.checkpoint is not None:
-            self._diversion.report_rejected(withheld, position.checkpoint)
-        self.report.put(replace(self.report.status, withheld=len(withheld)))
+            self._diversion.report_rejected(rejected, position.checkpoint)
+        self.report.put(replace(self.report.status, withheld=len(rejected)))
         position.is_known = True
         return position.checkpoint
 
@@ -307,10 +307,10 @@ class Applier:
             self._position.reached = reached
             self.report.advanced(reached.number, 0)
             return True
-        withheld = self._diversion.withheld(checkpoint)
-        whole = Tally(checkpoint.checksum, checkpoint.rows) + withheld.tally(self._target) + netted.difference
+        rejected = self._diversion.recorded(checkpoint)
+        whole = Tally(checkpoint.checksum, checkpoint.rows) + rejected.tally(self._target) + netted.difference
         after = _at(checkpoint, reached)
-        self._apply(netted, checkpoint, after, whole, withheld.after(netted.change, self._target))
+        self._apply(netted, checkpoint, after, whole, rejected.after(netted.change, self._target))
         return True
 
     def _reconcile(self, point: Point) -> int:
@@ -319,18 +319,18 @@ class Applier:
         view = consolidate(self._feed.contents(point.tick))
         stored = self._target.stored_form(view.rows)
         whole = tally(stored, view.weights)
-        withheld = Withheld.none(self.shape.schema)
+        rejected = Withheld.none(self.shape.schema)
         if checkpoint is not None:
-            withheld = self._diversion.withheld(checkpoint).still_in(view)
-        if len(withheld):
-            left_out = Delta(withheld.rows, -withheld.weights)
+            rejected = self._diversion.recorded(checkpoint).still_in(view)
+        if len(rejected):
+            left_out = Delta(rejected.rows, -rejected.weights)
             view = consolidate(concat([view, left_out], self.shape.schema))
             stored = self._target.stored_form(view.rows)
         there = list(self._target.contents())
         empty = stored.schema.append(WEIGHT) if self.shape.mode == "changelog" else stored.schema
         rows = concat_rows(there, there[0].schema if there else empty)
         netted = net_difference(view, stored, rows, point.tick, self.shape, self._target)
-        self._apply(netted, checkpoint, self._position.checkpoint_at(point), whole, withheld)
+        self._apply(netted, checkpoint, self._position.checkpoint_at(point), whole, rejected)
         status = self.report.status
         self.report.put(replace(status, levelled=status.levelled + 1))
         return len(netted)
@@ -341,17 +341,17 @@ class Applier:
         before: SinkCheckpoint | None,
         after: SinkCheckpoint,
         whole: Tally,
-        withheld: Withheld,
+        rejected: Withheld,
         again: tuple[Withheld, pa.RecordBatch] | None = None,
     ) -> None:
-        """Apply a change. `whole` is the tally of all rows of the view, `withheld` the rejected rows so far. Rows that the
+        """Apply a change. `whole` is the tally of all rows of the view, `rejected` the rejected rows so far. Rows that the
         target rejects now are reported as dead letters, unless the change retries rejected rows: then `again` has these rows
         and the rows written in their place."""
         serial = self._clock.now_us()
         while True:
-            rest = whole - withheld.tally(self._target)
+            rest = whole - rejected.tally(self._target)
             after = replace(
-                after, checksum=rest.checksum, rows=rest.rows, withheld=withheld.encode(), whole=True
+                after, checksum=rest.checksum, rows=rest.rows, withheld=rejected.encode(), whole=True
             )
             change = netted.change
             if again is not None:
@@ -361,16 +361,16 @@ class Applier:
                 break
             except RowsRefusedError as error:
                 if again is None:
-                    withheld = self._diversion.divert(error, netted, withheld, serial)
+                    rejected = self._diversion.divert(error, netted, rejected, serial)
                 else:
-                    withheld = withheld.and_again(*again, netted.rows, netted.change, error.refused)
+                    rejected = rejected.and_again(*again, netted.rows, netted.change, error.refused)
                 refused = np.array([one.index for one in error.refused], dtype=np.int64)
                 netted = without(netted, refused, self._target)
         self._position.move(after)
-        if again is None and serial in withheld.letters:
-            self._diversion.report_rejected(withheld, after)
+        if again is None and serial in rejected.letters:
+            self._diversion.report_rejected(rejected, after)
         self._position.is_known = True
-        self.report.advanced(after.tick, len(netted), withheld=len(withheld))
+        self.report.advanced(after.tick, len(netted), withheld=len(rejected))
 
 
 def refuse_occupied(shape: TargetShape, target: Target) -> None:

@@ -80,7 +80,7 @@ class Withheld:
         reasons = tuple(self.reasons[i] for i in indices)
         return Withheld(take_rows(self.rows, indices), self.weights[indices], self.letters[indices], reasons)
 
-    def and_refused(
+    def with_rejected(
         self, rows: pa.RecordBatch, change: TargetChange, refused: Sequence[RefusedRow], letter: int
     ) -> Withheld:
         """Return these rows and the rows of a change that were rejected just now; `rows` are the rows of the view from which

@@ -126,21 +126,21 @@ def _check(
         there = tally_all(target.contents(), weight).rows
         known = "the target has rows but no checkpoint" if there else "nothing was applied yet"
         return SinkCheck(shape.sink, shape.view, False if there else None, None, there, detail=known)
-    withheld = Withheld.decode(checkpoint.withheld, shape.schema)
+    rejected = Withheld.decode(checkpoint.withheld, shape.schema)
     found = tally_all(target.contents(), weight)
     same = checkpoint.whole and found == Tally(checkpoint.checksum, checkpoint.rows)
     view = None if cheap and same else _view(feed, checkpoint.token, applier.history(checkpoint))
     if view is not None and same:
-        expected = tally(target.stored_form(view.rows), view.weights) - withheld.tally(target)
+        expected = tally(target.stored_form(view.rows), view.weights) - rejected.tally(target)
         same = expected == found
     if same:
-        return SinkCheck(shape.sink, shape.view, True, checkpoint.tick, found.rows, len(withheld))
+        return SinkCheck(shape.sink, shape.view, True, checkpoint.tick, found.rows, len(rejected))
     if view is None:
         text = f"the target has {found.rows} rows, and {checkpoint.rows} rows with the checksum {checkpoint.checksum} are expected"
-        return SinkCheck(shape.sink, shape.view, False, checkpoint.tick, found.rows, len(withheld), text)
-    rows = _differences(shape, target, view, withheld)
+        return SinkCheck(shape.sink, shape.view, False, checkpoint.tick, found.rows, len(rejected), text)
+    rows = _differences(shape, target, view, rejected)
     text = rows.summary() or "the rows are correct, but the stored checksum is not"
-    return SinkCheck(shape.sink, shape.view, False, checkpoint.tick, found.rows, len(withheld), text, rows)
+    return SinkCheck(shape.sink, shape.view, False, checkpoint.tick, found.rows, len(rejected), text, rows)
 
 
 def _view(feed: SinkFeed, tick: Token, history: str | None) -> Delta | None:
@@ -154,9 +154,9 @@ def _view(feed: SinkFeed, tick: Token, history: str | None) -> Delta | None:
         return None
 
 
-def _differences(shape: TargetShape, target: Target, view: Delta, withheld: Withheld) -> Differences:
+def _differences(shape: TargetShape, target: Target, view: Delta, rejected: Withheld) -> Differences:
     stored = Delta(target.stored_form(view.rows), view.weights)
-    less = Delta(target.stored_form(withheld.rows), -withheld.weights)
+    less = Delta(target.stored_form(rejected.rows), -rejected.weights)
     parts = [stored, less]
     for batch in target.contents():
         weights = np.ones(batch.num_rows, dtype=np.int64)

@@ -149,7 +149,9 @@ class PostgresTarget:
             self._positions.create(connection)
             modern = connection.info.server_version >= 150_000
             if shape.mode != "upsert":
-                raise self._unfit("a sink into POSTGRES needs a key", "declare a key, as in WITH (key = '...')")
+                raise self._unfit(
+                    "a sink into POSTGRES needs a key", "declare a key, as in WITH (key = '...')"
+                )
             if self._version == "new":
                 active = f"{quote(schema)}.{quote(self._active_name)}"
                 create_like(connection, shape, active, place, self._positions.name)
