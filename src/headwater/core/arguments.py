@@ -22,7 +22,12 @@ def whole_number(value: Any, what: str, *, least: int = 0, hint: str | None = No
     except TypeError:
         number = least - 1
     if number < least:
-        raise UsageError(f"{what} is a whole number from {least} up, not {shown(value)}", hint=hint)
+        raise UsageError(
+            f"{what} is a whole number from {least} up, not {shown(value)}",
+            hint=hint,
+            argument=what,
+            value=value,
+        )
     return number
 
 
@@ -50,7 +55,7 @@ def label(value: Any, what: str) -> str:
 def text(value: Any, what: str, hint: str | None = None) -> str:
     """Return a text; UsageError for any other type."""
     if not isinstance(value, str):
-        raise UsageError(f"{what} is a text, not {shown(value)}", hint=hint)
+        raise UsageError(f"{what} is a text, not {shown(value)}", hint=hint, argument=what, value=value)
     return value
 
 
@@ -69,5 +74,7 @@ def span_us(value: Any, what: str) -> Microseconds:
         raise UsageError(
             f"{what} is a span of time, not {shown(value)}",
             hint=f"write it as a number and a unit, such as {what} = '10 minutes' or '7 days'",
+            argument=what,
+            value=value,
         )
     return parse_span_us(value)

@@ -83,11 +83,13 @@ def test_a_column_list_that_leaves_out_the_key_makes_a_topic_without_one(postgre
 def test_names_that_a_topic_cannot_have_are_refused(postgres_url: str) -> None:
     with replay(postgres_url) as database:
         database.run('CREATE TABLE t (id serial PRIMARY KEY, "_op" int)')
-        with raises(SchemaError, topic="t", column="_op"):
+        with raises(SchemaError) as caught:
             definition_of(database.table("t"), "t", "shop")
+        assert "'_op'" in caught.value.message
         database.run('CREATE TABLE u (id serial PRIMARY KEY, "ID" int)')
-        with raises(SchemaError, topic="u", column="id"):
+        with raises(SchemaError) as caught:
             definition_of(database.table("u"), "u", "shop")
+        assert "'id'" in caught.value.message
 
 
 def after(database: Replay, statement: str, topic: TopicDefinition) -> Evolution:
