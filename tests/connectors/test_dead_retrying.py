@@ -48,7 +48,7 @@ class Bench:
             pass
 
     def letters(self) -> dict[int, str]:
-        withheld = self.applier.withheld()
+        withheld = self.applier.rejected()
         return dict(zip(withheld.rows.column("k").to_pylist(), letter_ids("s", withheld), strict=True))
 
     def rows(self) -> list[tuple[int, int]]:
@@ -116,7 +116,7 @@ def test_an_edited_row_that_is_refused_too_leaves_the_row_itself() -> None:
     deeds = Deeds([edit(found[2], 2, 15), edit(found[3], 3, 3)])
     assert bench.applier.retry(chosen("s", deeds, list(found.values()))) == 1
     assert bench.rows() == [(3, 3)]
-    withheld = bench.applier.withheld()
+    withheld = bench.applier.rejected()
     assert withheld.rows.to_pylist() == [{"k": 2, "v": 20}]
     assert withheld.reasons == ("15 is too much",)
     assert bench.letters() == {2: found[2]}
@@ -137,7 +137,7 @@ def test_a_retry_sees_what_another_process_did() -> None:
     bench = Bench()
     bench.tick((1, 1), (2, 20), (3, 30))
     other = bench.start()
-    other.withheld()
+    other.rejected()
     bench.most = 25
     assert bench.applier.retry() == 1
     bench.most = 100
@@ -151,11 +151,11 @@ def test_a_retry_sees_what_another_process_did() -> None:
 def test_rows_that_are_alike_are_put_back_as_often_as_they_were_refused(most: int) -> None:
     bench = Bench("append")
     bench.tick((1, 1), (2, 20), (2, 20), (3, 30))
-    assert len(bench.applier.withheld()) == 3
+    assert len(bench.applier.rejected()) == 3
     bench.most = most
     taken = {10: 0, 25: 2, 100: 3}[most]
     assert bench.applier.retry() == taken
-    assert len(bench.applier.withheld()) == 3 - taken
+    assert len(bench.applier.rejected()) == 3 - taken
     assert bench.rows() == sorted([(1, 1), (2, 20), (2, 20), (3, 30)])[: 1 + taken]
     assert bench.is_right()
 
@@ -164,14 +164,14 @@ def test_records_of_a_changelog_that_come_and_go_are_two_letters_and_net_out() -
     bench = Bench("changelog")
     bench.tick((1, 1), (2, 20))
     bench.tick((1, 1))
-    withheld = bench.applier.withheld()
+    withheld = bench.applier.rejected()
     assert withheld.weights.tolist() == [1, -1]
     one, two = letter_ids("s", withheld)
     assert two == f"{one}-gone"
     assert bench.applier.retry(chosen("s", Deeds(), [one])) == 0
-    assert bench.applier.withheld().weights.tolist() == [-1, 1]
+    assert bench.applier.rejected().weights.tolist() == [-1, 1]
     assert bench.applier.retry() == 2  # there is nothing to be told
-    assert len(bench.applier.withheld()) == 0
+    assert len(bench.applier.rejected()) == 0
     assert bench.is_right()
 
 
@@ -200,9 +200,9 @@ def test_a_target_that_is_of_no_tick_is_completed_first(history: str) -> None:
     bench.most = 100
     if history == "broken":
         bench.feed.tick([{"k": k, "v": k} for k in (1, 3, 4)] + [{"k": 2, "v": 20}])
-        stand = bench.place.stand
-        assert stand is not None
-        bench.place.stand = replace(stand, tick=2).under_way()
+        checkpoint = bench.place.checkpoint
+        assert checkpoint is not None
+        bench.place.checkpoint = replace(checkpoint, tick=2).under_way()
     else:
         bench.feed.rebuild([{"k": 2, "v": 20}, {"k": 3, "v": 3}])
     assert bench.start().retry() == 1

@@ -261,7 +261,7 @@ def test_a_target_that_is_away_is_told_and_nothing_is_lost(
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(PostgresTarget, "apply", away)
         assert ws.dead().replay(found["fr"]).left == {found["fr"]: "nobody there"}
-        broken.setattr(PostgresTarget, "stand", away)
+        broken.setattr(PostgresTarget, "checkpoint", away)
         assert letters(ws) == {}
         dead = ws.dead()
         dead.list()

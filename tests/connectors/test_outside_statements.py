@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import headwater as hw
 from headwater.catalog.connectors import SINK, EnvValue, SinkDefinition
 from headwater.cli.program import cli
+from tests.raising import raises
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +73,7 @@ def test_a_sink_is_altered_where_it_goes_on_and_refused_where_it_would_be_anothe
     )
     with pytest.raises(hw.UsageError, match="'url' is not an option of a parquet sink"):
         ws.sql("ALTER SINK files SET (url = 'x')")
-    with pytest.raises(hw.UsageError, match="on_error of sink 'files' is"):
+    with raises(hw.UsageError, sink="files", option="on_error", value="ignore"):
         ws.sql("ALTER SINK files SET (on_error = 'ignore')")
     with pytest.raises(hw.SinkNotFoundError):
         ws.sql("ALTER SINK nothing SET (on_error = 'stop')")
@@ -92,7 +93,7 @@ def test_what_another_process_alters_is_taken_up_by_a_running_engine(
             )
             with pytest.raises(hw.UsageError, match="format of source 'clicks' is fixed"):
                 other.sql("ALTER SOURCE clicks SET (format = 'csv')")
-            with pytest.raises(hw.UsageError, match="which is no folder"):
+            with raises(hw.UsageError, source="clicks", folder="/nowhere/at/all"):
                 other.sql("ALTER SOURCE clicks SET (path = '/nowhere/at/all/*.jsonl')")
         while {id(source), id(sink)} & at_work(ws):
             ws.log.wait_commit(ws.log.sequence(), 20)
@@ -147,7 +148,8 @@ def test_a_target_that_does_not_answer_and_a_function_that_is_missing_hold_up_no
         about = json.loads(result.stdout)
         states = {sink["sink"]: (sink["state"], sink["reason"]) for sink in about["sinks"]}
         assert states["cache"] == ("retrying", "its target has not answered within 0.5 s")
-        assert states["told"] == ("stopped", "this process has no function 'nowhere:at_all' for sink 'told'")
+        assert states["told"][0] == "stopped"
+        assert "has no function 'nowhere:at_all'" in states["told"][1]
         assert states["locked"] == ("stopped", "the environment variable NOT_SET_ANYWHERE is not set")
         assert states["found"][1] is None
         assert [source["source"] for source in about["sources"]] == ["clicks"]

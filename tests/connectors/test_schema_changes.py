@@ -151,7 +151,8 @@ def test_a_topic_whose_contract_refuses_changes_stops_its_table_alone(
     told = ws.sql("EXPLAIN SOURCE shop")
     assert told is not None
     (reason,) = (row["value"] for row in told.to_pylist() if row["property"].startswith("stopped table"))
-    assert "table public.customers of source 'shop' has stopped: its owner added column vip BOOLEAN" in reason
+    assert "table public.customers of source 'shop' has stopped: " in reason
+    assert "added column vip BOOLEAN" in reason
     assert "ALTER TOPIC customers SET (schema_changes = 'follow')" in reason
     (shown,) = ws.sql("SHOW SOURCES").to_pylist()  # type: ignore[union-attr]
     assert shown["state"] == "not running; stopped tables: public.customers"

@@ -308,7 +308,7 @@ def _arrangements() -> Rows:
     return frozenset((f"<view>{BESIDE}", arrangement_id(unit, slot)))
 
 
-def _stand() -> Any:
+def _checkpoint_sample() -> Any:
     from headwater.sinks.base.target import SinkCheckpoint
 
     return SinkCheckpoint(1, "h", 2, 3, b"x", False, "id")
@@ -316,20 +316,20 @@ def _stand() -> Any:
 
 @table("Checkpoint of a sink")
 def _checkpoint_of_a_sink() -> Rows:
-    return frozenset(json.loads(_stand().text()))
+    return frozenset(json.loads(_checkpoint_sample().text()))
 
 
 @table("What sinks keep in the workspace")
 def _notes() -> Rows:
     from headwater.sinks.base.at_least_once import LogKeeper
-    from headwater.sinks.base.last_delivered import Remembered
+    from headwater.sinks.base.last_delivered import LastDelivered
     from headwater.sinks.topic.target import TopicTarget
 
     return {
         "webhook": keys_written(LogKeeper.write) - {"tick"},
         "python": keys_written(LogKeeper.write),
         "topic": keys_written(TopicTarget.apply, into="note"),
-        "<sink>.json": keys_written(Remembered.write),
+        "<sink>.json": keys_written(LastDelivered.write),
     }
 
 
@@ -365,12 +365,12 @@ def _targets() -> Rows:
             *(position_of("<sink>", version).decode() for version in both),  # type: ignore[arg-type]
             *(f"{mark_of(version).decode()}<name>" for version in both),  # type: ignore[arg-type]
         },
-        "lake": {lake.STAND, lake_table.OWNER, branches.NEW, branches.OLD, *lake_defaults},
+        "lake": {lake.CHECKPOINT, lake_table.OWNER, branches.NEW, branches.OLD, *lake_defaults},
         "parquet": {
-            parquet.STAND.decode(),
+            parquet.CHECKPOINT.decode(),
             parquet._ID.decode(),
             parquet.CONTENTS,
-            parquet._STAND_FILE,
+            parquet._CHECKPOINT_FILE,
             parquet._LOCK_FILE,
             parquet._ASIDE,
             folder_swap.MARK,
@@ -388,7 +388,7 @@ def _targets() -> Rows:
             *keys_written(search_schema.SearchLayout.head, into="plain"),
             *keys_written(search_schema.SearchLayout.document),
             versions.CURRENT,
-            *(field.name for field in dataclasses.fields(versions._Said)),
+            *(field.name for field in dataclasses.fields(versions._Current)),
             versions._FOLDER,
             versions._GONE,
             versions._LOCK,

@@ -33,7 +33,7 @@ class Kept:
         """See `StandKeeper`."""
         self.text = text
 
-    def handed(self) -> Token | None:
+    def last_delivered(self) -> Token | None:
         """See `StandKeeper`."""
         return self.tick
 
@@ -130,8 +130,8 @@ class AtLeastOnceContract(SinkContract):
         applier = self.start()
         with self.failing(SinkError) as found:
             applier.step()
-        assert "refuses a row" in found[0].message
-        assert self.target.stand() is None
+        assert found[0].facts["reason"] == "rejected-row"
+        assert self.target.checkpoint() is None
         self.feed.tick([row(1), row(2)])
         self.catch_up(applier)
         self.assert_holds()

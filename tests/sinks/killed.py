@@ -41,12 +41,12 @@ def kill_and_compare(kind: str, folder: Path, *, kills: int, seed: int) -> None:
     for _ in range(kills):
         said = _killed_after(kind, folder, ticks=chance.randrange(1, 6), pause_s=chance.random() * 0.1)
         target = make(kind, folder)
-        stand = target.stand()
-        assert stand is not None
-        assert stand.tick >= said
-        assert same_rows(target.contents(), [contents_at(stand.tick)])
-        follow(target, range(stand.tick + 1, stand.tick + 3))
-        assert same_rows(target.contents(), [contents_at(stand.tick + 2)])
+        checkpoint = target.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.tick >= said
+        assert same_rows(target.contents(), [contents_at(checkpoint.tick)])
+        follow(target, range(checkpoint.tick + 1, checkpoint.tick + 3))
+        assert same_rows(target.contents(), [contents_at(checkpoint.tick + 2)])
         target.close()
 
 

@@ -112,8 +112,8 @@ def upsert(rows: pa.RecordBatch, key: tuple[str, ...], deletes: pa.RecordBatch |
     return TargetChange.of_keys(gone.select(list(key)), rows)
 
 
-def stand_of(tick: int, rows: pa.RecordBatch, history: str = "h") -> SinkCheckpoint:
-    """The stand of a target that holds these rows."""
+def checkpoint_of(tick: int, rows: pa.RecordBatch, history: str = "h") -> SinkCheckpoint:
+    """The checkpoint of a target that holds these rows."""
     counted = tally(rows)
     return SinkCheckpoint(tick, history, counted.checksum, counted.rows)
 
@@ -172,10 +172,10 @@ def records_at(tick: int) -> TargetChange:
 def follow(target: Target, ticks: range) -> SinkCheckpoint | None:
     """Apply ticks of the history to a prepared target, as far as it does not have them; where it stands then."""
     mode = "upsert" if target.key else "changelog"
-    stand = target.stand()
+    checkpoint = target.checkpoint()
     for tick in ticks:
-        if stand is None or tick > stand.tick:
-            after = stand_of(tick, contents_at(tick))
-            target.apply(change_at(tick) if mode == "upsert" else records_at(tick), stand, after)
-            stand = after
-    return stand
+        if checkpoint is None or tick > checkpoint.tick:
+            after = checkpoint_of(tick, contents_at(tick))
+            target.apply(change_at(tick) if mode == "upsert" else records_at(tick), checkpoint, after)
+            checkpoint = after
+    return checkpoint

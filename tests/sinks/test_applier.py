@@ -23,14 +23,14 @@ class TestMemoryTarget(SinkContract):
     def test_a_stand_of_an_earlier_version_is_taken_as_it_is_and_gets_an_id(self) -> None:
         self.feed.tick([row(1)])
         self.run()
-        assert self.place.stand is not None
-        assert self.place.stand.id
-        self.place.stand = dataclasses.replace(self.place.stand, id="")
+        assert self.place.checkpoint is not None
+        assert self.place.checkpoint.id
+        self.place.checkpoint = dataclasses.replace(self.place.checkpoint, id="")
         applier = self.start()
         self.feed.tick([row(1, "b")])
         self.catch_up(applier)
         assert applier.status().levelled == 0
-        assert self.place.stand.id == self.feed.latest().id  # type: ignore[union-attr]
+        assert self.place.checkpoint.id == self.feed.latest().id  # type: ignore[union-attr]
         self.assert_holds()
 
     @contextmanager
@@ -53,10 +53,10 @@ class TestMemoryTarget(SinkContract):
         self.place.is_down = False
 
     def back_up(self) -> Any:
-        return copy.deepcopy((self.place.rows, self.place.stand))
+        return copy.deepcopy((self.place.rows, self.place.checkpoint))
 
     def put_back(self, backup: Any) -> None:
-        self.place.rows, self.place.stand = copy.deepcopy(backup)
+        self.place.rows, self.place.checkpoint = copy.deepcopy(backup)
 
     def tamper(self) -> None:
         self.place.rows[("ch", 1)]["name"] = "tampered"
@@ -64,7 +64,7 @@ class TestMemoryTarget(SinkContract):
         self.place.rows[("xx", 9)] = {"region": "xx", "id": 9, "name": "foreign", "score": 0.0}
 
     def lose_stand(self) -> None:
-        self.place.stand = None
+        self.place.checkpoint = None
 
     def refused_row(self, at: int) -> dict[str, Any]:
         return {"region": "bad", "id": at, "name": "bad", "score": 1.0}
@@ -87,10 +87,10 @@ class MemoryRecords(TestMemoryTarget):
         self.place.others.clear()
 
     def back_up(self) -> Any:
-        return copy.deepcopy((self.place.records, self.place.stand))
+        return copy.deepcopy((self.place.records, self.place.checkpoint))
 
     def put_back(self, backup: Any) -> None:
-        self.place.records, self.place.stand = copy.deepcopy(backup)
+        self.place.records, self.place.checkpoint = copy.deepcopy(backup)
 
     def tamper(self) -> None:
         del self.place.records[0]

@@ -29,6 +29,7 @@ from headwater.sinks.search.target import SearchTarget
 from headwater.testing.faults import Crash
 from headwater.testing.sinks import MemoryPlace, MemoryTarget, ScriptedFeed
 from headwater.testing.sinks.sink_bench import SCHEMA, row
+from tests.raising import raises
 
 SHAPE = TargetShape("follower", "view", SCHEMA, ("region", "id"))
 ROWS = [row(1), row(2, "b"), row(3, None)]
@@ -95,7 +96,7 @@ def test_what_is_bound_to_a_table_itself_is_named_and_nothing_is_begun(
 ) -> None:
     versions = follow(PostgresTarget(postgres_url, "follower"), feed, opened)
     do(postgres_url, "CREATE VIEW report AS SELECT count(*) FROM follower")
-    with pytest.raises(SinkError, match="view report would stay with the old one"):
+    with raises(SinkError, sink="follower", dependents=("view report",)):
         versions.build()
     assert do(postgres_url, "SELECT to_regclass('follower__new')") == [(None,)]
     do(postgres_url, "DROP VIEW report")
@@ -103,18 +104,18 @@ def test_what_is_bound_to_a_table_itself_is_named_and_nothing_is_begun(
 
 
 @pytest.mark.parametrize(
-    ("done", "undone", "said"),
+    ("done", "undone", "dependent"),
     [
-        ("ADD seen date DEFAULT now()", "DROP seen", "what is in column seen would stay with the old one"),
-        ("ENABLE ROW LEVEL SECURITY", "DISABLE ROW LEVEL SECURITY", "row level security would stay"),
+        ("ADD seen date DEFAULT now()", "DROP seen", "data in column seen"),
+        ("ENABLE ROW LEVEL SECURITY", "DISABLE ROW LEVEL SECURITY", "row level security"),
     ],
 )
 def test_what_others_keep_in_a_table_is_not_left_behind(
-    postgres_url: str, feed: ScriptedFeed, opened: list[Target], done: str, undone: str, said: str
+    postgres_url: str, feed: ScriptedFeed, opened: list[Target], done: str, undone: str, dependent: str
 ) -> None:
     versions = follow(PostgresTarget(postgres_url, "follower"), feed, opened)
     do(postgres_url, f"ALTER TABLE follower {done}")
-    with pytest.raises(SinkError, match=said):
+    with raises(SinkError, sink="follower", dependents=(dependent,)):
         versions.build()
     assert do(postgres_url, "SELECT to_regclass('follower__new')") == [(None,)]
     do(postgres_url, f"ALTER TABLE follower {undone}")
@@ -137,7 +138,7 @@ def test_a_version_that_was_dropped_by_hand_is_forgotten(
     target = PostgresTarget(postgres_url, "follower")
     opened.append(target)
     with pytest.raises(Crash):
-        Rebuilding(SHAPE, target, feed, ManualClock(), told=crash).build()
+        Rebuilding(SHAPE, target, feed, ManualClock(), on_step=crash).build()
     do(postgres_url, "DROP TABLE follower__new")
     versions.build(verify=False)
     assert do(postgres_url, "SELECT count(*) FROM follower") == [(3,)]
@@ -200,7 +201,7 @@ def test_a_name_that_somebody_else_has_is_not_overwritten(
     client = redis.Redis.from_url(redis_url)
     feed.tick([*ROWS, row(9)])
     client.rpush("follower:ch:9", "not ours")
-    with pytest.raises(SinkError, match="is not of sink 'follower'"):
+    with raises(SinkError, sink="follower", name="follower:ch:9"):
         versions.build()
     assert client.lrange("follower:ch:9", 0, -1) == [b"not ours"]
     assert client.hget("follower:ch:1", "name") == b"a"
@@ -264,7 +265,7 @@ def test_a_file_system_that_cannot_exchange_folders_is_told_of(
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(folder_swap, "exchange", fail)
-    with pytest.raises(SinkError, match="cannot change places in one step"):
+    with raises(SinkError, path=str(tmp_path / "files")):
         versions.build()
     assert pq.read_table(tmp_path / "files").num_rows == 3
 
@@ -312,7 +313,7 @@ def test_two_branches_are_written_at_the_same_time(
     applier = Applier(SHAPE, in_force, feed, ManualClock())
     commit, branches = lake.commit, []
 
-    def beside(table: Any, edit: Any, manifests: Any, keep: int, branch: str, ours: Any) -> None:
+    def concurrently(table: Any, edit: Any, manifests: Any, keep: int, branch: str, ours: Any) -> None:
         branches.append(branch)
         if branch == "headwater_new" and branches.count(branch) <= 2:
             feed.tick([*ROWS, row(4, str(len(branches)))])
@@ -320,7 +321,7 @@ def test_two_branches_are_written_at_the_same_time(
                 pass
         commit(table, edit, manifests, keep, branch, ours)
 
-    monkeypatch.setattr(lake, "commit", beside)
+    monkeypatch.setattr(lake, "commit", concurrently)
     done = versions.build()
     new, main = "headwater_new", "main"
     assert branches == [
@@ -341,7 +342,7 @@ def test_what_holds_nothing_cannot_be_built_anew(feed: ScriptedFeed) -> None:
             pass
 
     versions = Rebuilding(SHAPE, Nothing(), feed, ManualClock())  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="it holds nothing"):
+    with raises(UsageError, sink=SHAPE.sink):
         versions.build()
 
 
@@ -369,7 +370,7 @@ def test_an_index_goes_on_while_another_is_filled(
 ) -> None:
     target = SearchTarget(tmp_path / "index")
     follow(target, feed, opened)
-    new = target.versions().beside("new")
+    new = target.versions().target("new")
     opened.append(new)
     new.prepare(SHAPE)
     feed.tick([*ROWS, row(4)])
@@ -398,7 +399,7 @@ def test_an_index_that_was_half_removed_is_made_anew(
             raise Crash
 
     with pytest.raises(Crash):
-        Rebuilding(SHAPE, target, feed, ManualClock(), told=crash).build()
+        Rebuilding(SHAPE, target, feed, ManualClock(), on_step=crash).build()
 
     def half(folder: Path, *_: Any) -> None:
         for found in sorted(folder.glob("*"))[::2]:

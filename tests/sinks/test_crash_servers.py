@@ -51,16 +51,16 @@ def test_a_killed_process_leaves_a_tick_and_the_next_goes_on(
         said = killed_after(kind, url, tick, chance.randrange(1, 4), chance.random() * 0.15)
         target = make(kind, url)
         target.prepare(SHAPE)
-        stand = target.stand()
-        assert stand is not None
-        assert stand.tick >= said
-        if stand.whole:
-            expected = Delta.of(target.held(contents_at(stand.tick).rows))
+        checkpoint = target.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.tick >= said
+        if checkpoint.whole:
+            expected = Delta.of(target.stored_form(contents_at(checkpoint.tick).rows))
             there = [Delta.of(batch).negated() for batch in target.contents()]
             assert not len(consolidate(concat([expected, *there], expected.rows.schema)))
         else:
             assert kind == "redis in parts"
-        tick = stand.tick + 1
+        tick = checkpoint.tick + 1
         feed = feed_at(tick)
         applier = Applier(SHAPE, target, feed, ManualClock())
         while applier.step():

@@ -13,6 +13,7 @@ from headwater.log.protocol import Log
 from headwater.sinks.base.at_least_once import LogKeeper
 from headwater.sinks.base.target import CheckpointConflictError, Mode, SinkError
 from headwater.sinks.registry import mode_of, open_target, place_of
+from tests.raising import raises
 from tests.sinks.samples import contents_at, follow, same_rows, shape
 
 
@@ -65,12 +66,12 @@ def test_a_function_is_called_and_where_it_stands_is_in_the_log(tmp_path: Path, 
         target.prepare(shape())
         return target
 
-    stand = follow(made("send"), range(1, 4))
+    checkpoint = follow(made("send"), range(1, 4))
     assert len(keys) == 3
-    assert made("send").stand() == stand
-    assert made("other").stand() is None
+    assert made("send").checkpoint() == checkpoint
+    assert made("other").checkpoint() is None
     LogKeeper(log, "s", of="send").forget()
-    assert made("send").stand() is None
+    assert made("send").checkpoint() is None
 
 
 def test_of_two_processes_that_write_a_stand_at_the_same_time_one_is_told(log: Log) -> None:
@@ -93,26 +94,31 @@ def test_a_webhook_takes_spans_and_counts(tmp_path: Path, log: Log) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "said"),
+    ("kind", "options", "error", "facts"),
     [
-        ("lake", {"file_rows": 0}, "file_rows is a whole number from 1 up"),
-        ("lake", {"catalog": "{nonsense"}, "catalog is the name of a catalog"),
-        ("topic", {}, "topic is a text"),
-        ("webhook", {"url": "http://x", "timeout": 5}, "timeout is a span of time"),
-        ("python", {"function": "f"}, "this process has no function 'f' for sink 's'"),
-        ("fax", {}, "there are no sinks of kind 'fax'"),
+        ("lake", {"file_rows": 0}, hw.UsageError, {"argument": "file_rows", "value": 0}),
+        ("lake", {"catalog": "{nonsense"}, hw.UsageError, {"option": "catalog"}),
+        ("topic", {}, hw.UsageError, {"argument": "topic", "value": None}),
+        ("webhook", {"url": "http://x", "timeout": 5}, hw.UsageError, {"argument": "timeout", "value": 5}),
+        ("python", {"function": "f"}, SinkError, {"sink": "s", "function": "f"}),
+        ("fax", {}, hw.UsageError, {"sink": "s", "kind": "fax"}),
     ],
 )
 def test_wrong_options_are_refused(
-    tmp_path: Path, log: Log, kind: str, options: dict[str, Any], said: str
+    tmp_path: Path,
+    log: Log,
+    kind: str,
+    options: dict[str, Any],
+    error: type[hw.HeadwaterError],
+    facts: dict[str, Any],
 ) -> None:
-    with pytest.raises(hw.HeadwaterError, match=said):
+    with raises(error, **facts):
         open_target(declared(kind, options), tmp_path, log, {})
 
 
 def test_a_catalog_that_nobody_configured_is_told(tmp_path: Path, log: Log) -> None:
     target = open_target(declared("lake", {"catalog": "unheard_of"}), tmp_path, log, {})
-    with pytest.raises(SinkError, match="cannot be read or written"):
+    with raises(SinkError, table="headwater.s"):
         target.prepare(shape())
 
 
@@ -120,5 +126,5 @@ def test_modes_are_those_of_the_kind() -> None:
     assert {mode_of(kind, {}) for kind in SINK_KINDS} == {"upsert"}
     assert set(MODES) == set(get_args(Mode))
     assert mode_of("lake", {"mode": "changelog"}) == "changelog"
-    with pytest.raises(hw.UsageError, match="mode of a sink into SEARCH is 'upsert', not 'append'"):
+    with raises(hw.UsageError, kind="search", option="mode", value="append"):
         mode_of("search", {"mode": "append"})

@@ -10,8 +10,9 @@ import pytest
 
 from headwater.sinks.base.target import CheckpointConflictError, SinkError, Target, TargetDownError
 from headwater.sinks.python.target import PythonTarget, RefusedRowError
+from tests.raising import raises
 from tests.sinks.keeping import AtLeastOnceContract, Kept, Receiver
-from tests.sinks.samples import change_at, contents_at, follow, records_at, shape, stand_of, upsert
+from tests.sinks.samples import change_at, checkpoint_of, contents_at, follow, records_at, shape, upsert
 
 
 class TestPythonTarget(AtLeastOnceContract):
@@ -65,7 +66,7 @@ def test_a_change_is_a_table_with_deletes_before_upserts() -> None:
     target = PythonTarget(lambda change, key: given.append((change, key)), Kept())
     target.prepare(shape())
     one, two = contents_at(1).slice(0, 1), contents_at(1).slice(1, 1)
-    target.apply(upsert(two, ("id",), one), None, stand_of(3, two))
+    target.apply(upsert(two, ("id",), one), None, checkpoint_of(3, two))
     ((change, key),) = given
     assert change.column_names == ["id", "word", "n", "_op"]
     assert change.to_pylist() == [
@@ -79,7 +80,7 @@ def test_a_changelog_has_weights_and_ticks() -> None:
     given: list[pa.Table] = []
     target = PythonTarget(lambda change, _: given.append(change), Kept())
     target.prepare(shape(mode="changelog"))
-    target.apply(records_at(1), None, stand_of(1, contents_at(1)))
+    target.apply(records_at(1), None, checkpoint_of(1, contents_at(1)))
     assert given[0].column_names == ["id", "word", "n", "_weight", "_tick"]
 
 
@@ -97,14 +98,15 @@ def test_large_changes_come_in_pieces_and_only_those_that_failed_come_again() ->
     target = PythonTarget(take, kept, rows=5)
     target.prepare(shape())
     rows = contents_at(9)
-    with pytest.raises(TargetDownError, match="take raised OSError: not now"):
-        target.apply(upsert(rows, ("id",)), None, stand_of(9, rows))
+    with raises(TargetDownError, function=take.__qualname__) as caught:
+        target.apply(upsert(rows, ("id",)), None, checkpoint_of(9, rows))
+    assert isinstance(caught.value.__cause__, OSError)
     assert kept.text is None
-    target.apply(upsert(rows, ("id",)), None, stand_of(9, rows))
+    target.apply(upsert(rows, ("id",)), None, checkpoint_of(9, rows))
     assert len(set(keys)) == -(-rows.num_rows // 5)
     assert keys.count(keys[3]) == 2
     assert len(keys) == len(set(keys)) + 1
-    assert target.stand() == stand_of(9, rows)
+    assert target.checkpoint() == checkpoint_of(9, rows)
 
 
 def test_the_same_change_has_the_same_keys_and_another_has_others() -> None:
@@ -112,7 +114,7 @@ def test_the_same_change_has_the_same_keys_and_another_has_others() -> None:
         found: list[str] = []
         target = PythonTarget(lambda _, key: found.append(key), Kept(), rows=4)
         target.prepare(shape())
-        target.apply(change_at(tick), None, stand_of(tick, contents_at(tick)))
+        target.apply(change_at(tick), None, checkpoint_of(tick, contents_at(tick)))
         return found
 
     assert keys(3) == keys(3)
@@ -125,7 +127,7 @@ def test_a_target_that_was_overtaken_says_so() -> None:
     target.prepare(shape())
     follow(target, range(1, 3))
     with pytest.raises(CheckpointConflictError):
-        target.apply(change_at(3), None, stand_of(3, contents_at(3)))
+        target.apply(change_at(3), None, checkpoint_of(3, contents_at(3)))
 
 
 def test_a_row_that_is_gone_cannot_be_refused() -> None:
@@ -135,8 +137,8 @@ def test_a_row_that_is_gone_cannot_be_refused() -> None:
     target = PythonTarget(take, Kept())
     target.prepare(shape())
     nothing = contents_at(1).slice(0, 0)
-    with pytest.raises(SinkError, match="refuses row 0, which is not one that it could refuse"):
-        target.apply(upsert(nothing, ("id",), contents_at(1)), None, stand_of(1, nothing))
+    with raises(SinkError, function=take.__qualname__, row=0):
+        target.apply(upsert(nothing, ("id",), contents_at(1)), None, checkpoint_of(1, nothing))
 
 
 def test_the_refusal_of_a_row_can_be_sent_between_processes() -> None:

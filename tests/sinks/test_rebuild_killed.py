@@ -51,10 +51,10 @@ def test_a_killed_rebuild_leaves_a_whole_version_in_force(
 def assert_whole(target: Target) -> None:
     """All rows are there, whoever looks."""
     target.prepare(SHAPE)
-    stand = target.stand()
-    assert stand is not None
-    assert (stand.tick, stand.whole) == (TICK, True)
-    expected = target.held(contents_at(TICK).rows)
+    checkpoint = target.checkpoint()
+    assert checkpoint is not None
+    assert (checkpoint.tick, checkpoint.whole) == (TICK, True)
+    expected = target.stored_form(contents_at(TICK).rows)
     found = concat_rows(list(target.contents()), expected.schema)
     first = expected.schema.names[0]
     assert found.sort_by(first).equals(expected.sort_by(first))

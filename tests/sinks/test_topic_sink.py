@@ -16,17 +16,22 @@ from headwater.sinks.base.target import CheckpointConflictError, SinkError, Targ
 from headwater.sinks.topic.target import TopicTarget
 from headwater.testing.sinks import SinkContract
 from headwater.testing.sinks.sink_contract import row
+from tests.raising import raises
 from tests.sinks.changelogs import ChangelogContract
 from tests.sinks.samples import (
     EVERYTHING,
+    checkpoint_of,
     contents_at,
     everything,
     follow,
     same_rows,
     shape,
-    stand_of,
     upsert,
 )
+
+
+class Died(OSError):
+    """The process died."""
 
 
 def log_of(workspace: hw.Workspace) -> Log:
@@ -120,7 +125,7 @@ def test_every_type_comes_back_bit_for_bit(log: Log) -> None:
     target = TopicTarget(log, "copy")
     target.prepare(TargetShape("s", "v", EVERYTHING, ("id",)))
     rows = everything()
-    target.apply(upsert(rows, ("id",)), None, stand_of(1, rows))
+    target.apply(upsert(rows, ("id",)), None, checkpoint_of(1, rows))
     assert same_rows(target.contents(), [rows])
 
 
@@ -129,8 +134,8 @@ def test_rows_are_records_and_rows_that_go_are_tombstones(tmp_path: Path) -> Non
         target = TopicTarget(log_of(ws), "copy")
         target.prepare(shape())
         one, two = contents_at(1).slice(0, 1), contents_at(1).slice(1, 1)
-        target.apply(upsert(one, ("id",)), None, stand_of(1, one))
-        target.apply(upsert(two, ("id",), one), stand_of(1, one), stand_of(2, two))
+        target.apply(upsert(one, ("id",)), None, checkpoint_of(1, one))
+        target.apply(upsert(two, ("id",), one), checkpoint_of(1, one), checkpoint_of(2, two))
         records = [r for batch in ws.topic("copy").read("earliest") for r in batch.to_pylist()]
         assert [(r["id"], r["word"], r["_op"]) for r in records] == [
             (one["id"][0].as_py(), one["word"][0].as_py(), "upsert"),
@@ -153,11 +158,11 @@ def test_a_changelog_has_weights_and_ticks(tmp_path: Path) -> None:
 def test_two_levels_at_one_tick_are_both_written(log: Log) -> None:
     target = TopicTarget(log, "copy")
     target.prepare(shape())
-    stand = follow(target, range(1, 3))
-    assert stand is not None
-    again = stand_of(2, contents_at(1))
-    target.apply(upsert(contents_at(1), ("id",), contents_at(2)), stand, again)
-    assert target.stand() == again
+    checkpoint = follow(target, range(1, 3))
+    assert checkpoint is not None
+    again = checkpoint_of(2, contents_at(1))
+    target.apply(upsert(contents_at(1), ("id",), contents_at(2)), checkpoint, again)
+    assert target.checkpoint() == again
     assert same_rows(target.contents(), [contents_at(1)])
 
 
@@ -167,7 +172,7 @@ def test_one_that_was_overtaken_between_looking_and_writing_is_told(
     target, other = TopicTarget(log, "copy"), TopicTarget(log, "copy")
     target.prepare(shape())
     other.prepare(shape())
-    stand = follow(target, range(1, 3))
+    checkpoint = follow(target, range(1, 3))
     records = target._records
 
     def overtaken(*arguments: Any) -> Any:
@@ -176,8 +181,8 @@ def test_one_that_was_overtaken_between_looking_and_writing_is_told(
 
     monkeypatch.setattr(target, "_records", overtaken)
     with pytest.raises(CheckpointConflictError) as caught:
-        target.apply(upsert(contents_at(9), ("id",)), stand, stand_of(3, contents_at(9)))
-    assert caught.value.found == other.stand()
+        target.apply(upsert(contents_at(9), ("id",)), checkpoint, checkpoint_of(3, contents_at(9)))
+    assert caught.value.found == other.checkpoint()
     assert same_rows(other.contents(), [contents_at(3)])
 
 
@@ -188,16 +193,16 @@ def test_what_a_dead_process_wrote_and_did_not_publish_is_there(
         target, dying = TopicTarget(log_of(ws), "copy"), TopicTarget(log_of(others), "copy")
         for each in (target, dying):
             each.prepare(shape(mode="changelog"))
-        stand = follow(dying, range(1, 3))
-        assert target.stand() == stand
+        checkpoint = follow(dying, range(1, 3))
+        assert target.checkpoint() == checkpoint
 
         def die(*_: object, **__: object) -> None:
-            raise OSError("dead")
+            raise Died
 
         monkeypatch.setattr(cast(EmbeddedLog, log_of(others)).core.flusher, "flush", die)
-        with pytest.raises(OSError, match="dead"):
+        with pytest.raises(Died):
             follow(dying, range(3, 4))
-        found = target.stand()
+        found = target.checkpoint()
         assert found is not None
         assert found.tick == 3
         follow(target, range(4, 6))
@@ -211,31 +216,27 @@ def test_a_topic_that_was_made_anew_is_filled_anew(log: Log) -> None:
     follow(target, range(1, 4))
     log.drop_topic("copy")
     target.prepare(shape())
-    assert target.stand() is None
+    assert target.checkpoint() is None
     follow(target, range(1, 3))
     assert same_rows(target.contents(), [contents_at(2)])
 
 
 @pytest.mark.parametrize(
-    ("declared", "wrong"),
+    ("declared", "reason", "shown"),
     [
-        ("id BIGINT, word STRING, n BIGINT", "its key is (), that of the sink (id)"),
-        (
-            "id BIGINT, word STRING, PRIMARY KEY (id)",
-            "it has the columns id int64, word string, the sink writes",
-        ),
-        (
-            "id BIGINT, word STRING, n INT, PRIMARY KEY (id)",
-            "n int32, the sink writes id int64, word string, n int64",
-        ),
+        ("id BIGINT, word STRING, n BIGINT", "key", "(id)"),
+        ("id BIGINT, word STRING, PRIMARY KEY (id)", "columns", "id int64, word string;"),
+        ("id BIGINT, word STRING, n INT, PRIMARY KEY (id)", "columns", "id int64, word string, n int32;"),
     ],
 )
-def test_a_topic_that_does_not_fit_is_refused_with_why(tmp_path: Path, declared: str, wrong: str) -> None:
+def test_a_topic_that_does_not_fit_is_refused_with_why(
+    tmp_path: Path, declared: str, reason: str, shown: str
+) -> None:
     with hw.open(tmp_path) as ws:
         ws.sql(f"CREATE TOPIC copy ({declared})")
-        with pytest.raises(SinkError) as caught:
+        with raises(SinkError, topic="copy", reason=reason) as caught:
             TopicTarget(log_of(ws), "copy").prepare(shape())
-        assert wrong in str(caught.value.detail)
+        assert shown in str(caught.value.detail)
 
 
 def test_a_topic_that_forgets_is_refused(tmp_path: Path) -> None:
@@ -243,6 +244,5 @@ def test_a_topic_that_forgets_is_refused(tmp_path: Path) -> None:
         ws.sql(
             "CREATE TOPIC copy (id BIGINT, word STRING, n BIGINT, PRIMARY KEY (id)) WITH (retention = '1 day')"
         )
-        with pytest.raises(SinkError) as caught:
+        with raises(SinkError, topic="copy", reason="retention"):
             TopicTarget(log_of(ws), "copy").prepare(shape())
-        assert "retention" in str(caught.value.detail)

@@ -20,6 +20,7 @@ from headwater.log.protocol import Append, Log
 from headwater.sources.base import Commit, Event, Evolve, Position, Quiet, Rows
 from headwater.sources.log_lookup import Lookups
 from headwater.sources.source_runner import Capture, Capturing, producer_of
+from tests.raising import raises
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 TOPIC = dataclasses.replace(define_topic("people", SCHEMA, key=("id",)), captured_by="shop")
@@ -37,6 +38,10 @@ TRANSACTIONS: list[list[Rows]] = [
     [],
     [rows((4, "d")), rows((5, "e")), rows((4, None), op="delete")],
 ]
+
+
+class Died(OSError):
+    """The process died."""
 
 
 class Scripted:
@@ -61,7 +66,7 @@ class Scripted:
 
     def _event(self, event: Event) -> Iterator[Event]:
         if self.given == self.fail_at:
-            raise OSError("the line is dead")
+            raise Died("the connection is lost")
         self.given += 1
         yield event
 
@@ -117,7 +122,7 @@ def test_a_transaction_is_one_commit_and_is_confirmed_when_it_is_there(log: Log)
 def test_wherever_it_dies_it_goes_on_with_nothing_lost_and_nothing_twice(log: Log, fail_at: int) -> None:
     undisturbed = MemoryLog()
     capture(undisturbed, Scripted()).run(until=50)
-    with pytest.raises(OSError, match="dead"):
+    with pytest.raises(Died):
         capture(log, Scripted(fail_at)).run(until=50)
     capture(log, Scripted()).run(until=50)
     assert [row[:3] for row in contents(log)] == [row[:3] for row in contents(undisturbed)]
@@ -142,10 +147,10 @@ def test_a_commit_that_its_process_died_of_before_it_was_published_counts(
     dying.run(until=commits * 10) if commits else others.create_topic(TOPIC)
 
     def die(*_: object, **__: object) -> None:
-        raise OSError("dead")
+        raise Died
 
     monkeypatch.setattr(others.core.flusher, "flush", die)
-    with pytest.raises(OSError, match="dead"):
+    with pytest.raises(Died):
         dying.run(until=50)
     known = log.producer(producer_of("shop"))
     assert (-1 if known is None else known.sequence) == (
@@ -184,10 +189,10 @@ def test_in_a_thread_it_goes_on_until_it_is_stopped_and_tells_why_it_ended(log: 
     assert going.progress.rows == 8
 
     def broken() -> Capture:
-        raise HeadwaterError("no way in", hint="knock")
+        raise HeadwaterError("no way in", hint="knock", reason="no-way-in")
 
     ended = Capturing("shop", broken, SystemClock())
-    with pytest.raises(HeadwaterError, match="no way in"):
+    with raises(HeadwaterError, reason="no-way-in"):
         ended.wait(1, 20)
 
 

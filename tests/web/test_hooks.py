@@ -506,10 +506,10 @@ def test_it_needs_a_signature_and_no_token(ws: hw.Workspace, clock: ManualClock)
         ("secret = env('SHOP_SECRET'), previous_secret = 'written'", "would stand in the catalog"),
         ("secret = env('NOT_SET')", "NOT_SET is not set"),
         ("secret = env('BAD_SECRET')", "goes on in base64"),
-        ("secret = env('SHOP_SECRET'), scheme = 'gitlab'", "is one of 'standard', 'github', 'stripe'"),
+        ("secret = env('SHOP_SECRET'), scheme = 'gitlab'", "must be one of 'standard', 'github', 'stripe'"),
         ("secret = env('SHOP_SECRET'), columns = 'body STRING'", "body"),
-        ("secret = env('SHOP_SECRET'), columns = 'n INT', paths = '{\"m\": \"n\"}'", "not among its columns"),
-        ("secret = env('SHOP_SECRET'), paths = '[]'", "paths are a JSON object"),
+        ("secret = env('SHOP_SECRET'), columns = 'n INT', paths = '{\"m\": \"n\"}'", "name the column 'm'"),
+        ("secret = env('SHOP_SECRET'), paths = '[]'", "paths must be a JSON object"),
         ("secret = env('SHOP_SECRET'), tolerance = 5", "tolerance is a span of time"),
     ],
 )

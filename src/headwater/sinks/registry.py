@@ -34,7 +34,12 @@ class Wanted:
 def kind_of(made: SinkDefinition) -> SinkKind:
     """Return the kind of a sink; UsageError if this version of Headwater does not have the kind."""
     if made.kind not in SINK_KINDS:
-        raise UsageError(f"there are no sinks of kind {made.kind!r}")
+        raise UsageError(
+            f"this version of Headwater has no sinks of kind {made.kind!r}",
+            hint="upgrade Headwater",
+            sink=made.name,
+            kind=made.kind,
+        )
     return SINK_KINDS[made.kind]
 
 
@@ -44,8 +49,11 @@ def wanted_of(made: SinkDefinition) -> Wanted:
     options = made.resolved()
     if options.get("on_error", "stop") not in ("stop", "divert"):
         raise UsageError(
-            f"on_error of sink {made.name!r} is 'stop' or 'divert', not {options['on_error']!r}",
-            hint="on_error = 'divert' puts rows that the target refuses on a topic, and goes on",
+            f"on_error of sink {made.name!r} must be 'stop' or 'divert', not {options['on_error']!r}",
+            hint="on_error = 'divert' writes rejected rows to a topic and continues",
+            sink=made.name,
+            option="on_error",
+            value=options["on_error"],
         )
     kind_of(made)
     return Wanted(mode_of(made.kind, options), names(options.get("key")), options.get("on_error", "stop"))
@@ -57,7 +65,12 @@ def mode_of(kind: str, options: Mapping[str, Any]) -> Mode:
     given = options.get("mode", modes[0])
     if given not in modes:
         known = " or ".join(f"'{mode}'" for mode in modes)
-        raise UsageError(f"mode of a sink into {kind.upper()} is {known}, not {given!r}")
+        raise UsageError(
+            f"mode of a sink into {kind.upper()} must be {known}, not {given!r}",
+            option="mode",
+            value=given,
+            kind=kind,
+        )
     return cast(Mode, given)
 
 

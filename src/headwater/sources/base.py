@@ -119,7 +119,7 @@ class Finishing(Protocol):
 class SelfRestarting(Protocol):
     """A source that can recover from certain errors by restarting from scratch."""
 
-    def begins_anew(self, error: HeadwaterError) -> bool:
+    def restarts(self, error: HeadwaterError) -> bool:
         """Whether reading everything again repairs the error that stopped the source."""
         ...
 

@@ -21,7 +21,7 @@ SAID_FIRST_MS = 500.0
 """
 
 
-class Moments:
+class ClockPositions:
     """Sequences of one run of a source. They increase even if the clock is set back."""
 
     def __init__(self, clock: Clock, sequence: int, said_every_ms: float) -> None:
@@ -45,10 +45,10 @@ class Moments:
     def up_to(self, moment: int) -> int:
         """Return the sequence of a commit after which the log has everything that was available at `moment`."""
         self.last = max(self.last + 1, moment)
-        self.speak()
+        self.report_next()
         return self.last
 
-    def quiet(self, moment: int) -> Quiet:
+    def quiet_event(self, moment: int) -> Quiet:
         """Return the event for a scan that found nothing new. Only some of these events have a sequence, at increasing
         intervals."""
         now = self._clock.steady_ms()
@@ -59,8 +59,8 @@ class Moments:
         self.last = max(self.last + 1, moment)
         return Quiet(self.last)
 
-    def speak(self) -> None:
-        """Make the next `quiet` report its sequence: a caller may be waiting for it."""
+    def report_next(self) -> None:
+        """Make the next `quiet_event` report its sequence: a caller may be waiting for it."""
         self._pause_ms = 0.0
 
 

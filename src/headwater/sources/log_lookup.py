@@ -54,7 +54,7 @@ class Lookups:
             for batch, places in self._at(definition.name, partition, live, keys):
                 some = np.unique(np.linspace(0, len(places) - 1, CHECKED_ROWS, dtype=np.int64))
                 if (index.find(batch.take(pa.array(some)).columns, len(some)) != live[places[some]]).any():
-                    raise self._wrong(definition)
+                    raise self._drop_foreign_index(definition)
                 yield batch
 
     def definition(self, topic: str) -> TopicDefinition | None:
@@ -113,11 +113,11 @@ class Lookups:
             at = max(index.end, info.first)
             while at < info.end:
                 end = min(info.end, at + TAKEN_ROWS)
-                self._take_in(definition, partition, index, at, end)
+                self._index_records(definition, partition, index, at, end)
                 at = end
         return self._indexes[known]
 
-    def _take_in(
+    def _index_records(
         self, definition: TopicDefinition, partition: int, index: PartitionIndex, begin: int, end: int
     ) -> None:
         wanted = [*definition.key, "_offset", "_op"]
@@ -166,14 +166,14 @@ class Lookups:
     def _check(self, definition: TopicDefinition, rows: pa.RecordBatch, keys: pa.RecordBatch) -> None:
         mine = [rows.column(name) for name in definition.key]
         if not equal_rows(mine, keys.columns, rows.num_rows).all():
-            raise self._wrong(definition)
+            raise self._drop_foreign_index(definition)
 
-    def _wrong(self, definition: TopicDefinition) -> CorruptionError:
+    def _drop_foreign_index(self, definition: TopicDefinition) -> CorruptionError:
         for index in self._indexes.pop((definition.name, definition.incarnation)).values():
             index.clear()
         return CorruptionError(
-            f"the index of the keys of topic {definition.name!r} is not of this log",
-            hint="it was removed, and is made again: start the source once more",
+            f"the key index of topic {definition.name!r} does not belong to this log",
+            hint="the index was removed; start the source again to rebuild it",
             topic=definition.name,
         )
 

@@ -27,7 +27,7 @@ from headwater.core.errors import HeadwaterError, SourceError, TopicNotFoundErro
 from headwater.core.types import normalize_schema
 from headwater.log.protocol import ProducerInfo
 from headwater.sources.base import AGAIN, Commit, Event, Position, Quiet, Rows
-from headwater.sources.clock_positions import Moments, captured, owned, rows_of
+from headwater.sources.clock_positions import ClockPositions, captured, owned, rows_of
 from headwater.sources.source_setup import SourceSetup
 from headwater.sql.parser import parse_columns
 
@@ -80,12 +80,12 @@ class PythonSource:
         name: str,
         options: Mapping[str, Any],
         definition: Callable[[str], TopicDefinition | None],
-        standing: Callable[[], ProducerInfo | None],
+        producer: Callable[[], ProducerInfo | None],
         *,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`definition` returns the current definition of a topic; `standing`, the producer state of this source in the log."""
+        """`definition` returns the current definition of a topic; `producer`, the producer state of this source in the log."""
         self.name = name
         self.state = "not reading"
         """Current activity of the source, or the reason why it is idle, in words."""
@@ -94,7 +94,7 @@ class PythonSource:
         every = options.get("every")
         self._every_s = (EVERY_US if every is None else span_us(every, "every")) / 1e6
         self._definition = definition
-        self._standing = standing
+        self._producer = producer
         self._clock = clock or SystemClock()
         self._sleep = sleep
         self._is_awaited = False
@@ -102,7 +102,7 @@ class PythonSource:
     @classmethod
     def declared(cls, setup: SourceSetup) -> Self:
         """Create the source of a declaration."""
-        return cls(setup.name, setup.options, setup.lookups.definition, setup.standing)
+        return cls(setup.name, setup.options, setup.lookups.definition, setup.producer)
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -113,11 +113,18 @@ class PythonSource:
         declared = getattr(kind, "topics", None)
         if not isinstance(declared, Mapping) or not declared:
             raise UsageError(
-                f"{self._path} does not say which topics it fills",
+                f"{self._path} does not declare the topics that it writes to",
                 hint="write topics = {'clicks': 'user BIGINT, url STRING'} in the class",
+                source=self.name,
+                reason="no-topics",
             )
         if not callable(getattr(kind, "read", None)):
-            raise UsageError(f"{self._path} has no method read(position)", hint="see headwater.Source")
+            raise UsageError(
+                f"{self._path} has no method read(position)",
+                hint="implement the protocol headwater.Source",
+                source=self.name,
+                reason="no-read",
+            )
         made = []
         for name, said in declared.items():
             existing = self._definition(name)
@@ -133,7 +140,7 @@ class PythonSource:
     def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
         """Yield what the class yields after the position. After an exception in the class, the state reports the error, and the
         class is tried again with a backoff."""
-        moments = Moments(self._clock, sequence, SAID_EVERY_MS)
+        moments = ClockPositions(self._clock, sequence, SAID_EVERY_MS)
         failures = 0
         while True:
             try:
@@ -143,11 +150,11 @@ class PythonSource:
                         position, failures = event.position, 0
             except (HeadwaterError, _UserError) as error:
                 failures += 1
-                told = self._told(error)
+                stopped = self._stopped_by(error)
                 if self._is_awaited and failures >= TRIES_AWAITED:
-                    self.state = f"stopped: {told.message}"
-                    raise told from error.__cause__ or error
-                self.state = f"{AGAIN}: {told.message}"
+                    self.state = f"stopped: {stopped.message}"
+                    raise stopped from error.__cause__ or error
+                self.state = f"{AGAIN}: {stopped.message}"
             yield from self._wait(BACKOFF_S[min(failures - 1, len(BACKOFF_S) - 1)])
 
     def durable(self, sequence: int, position: Position | None) -> None:
@@ -157,13 +164,13 @@ class PythonSource:
         """Return the current time. The caller is going to wait for it, so from now on repeated errors are raised instead of
         retried for ever."""
         self._is_awaited = True
-        known = self._standing()
+        known = self._producer()
         return max(self._clock.now_us(), -1 if known is None else known.sequence + 1)
 
     def close(self) -> None:
         """Do nothing: no resources are kept between runs of `read`."""
 
-    def _passes(self, position: Position | None, moments: Moments) -> Iterator[Event]:
+    def _passes(self, position: Position | None, moments: ClockPositions) -> Iterator[Event]:
         """Yield what one instance of the class yields, calling its `read` again and again."""
         made = _theirs(lambda: load(self._path)(**self._arguments))
         try:
@@ -175,7 +182,7 @@ class PythonSource:
                         moment = moments.now()
                         item = _theirs(next, handed, _DONE)
                         if item is None or item is _DONE:
-                            yield moments.quiet(moment)
+                            yield moments.quiet_event(moment)
                         else:
                             position = yield from self._take(item, moments)
                         self.state = "reading"
@@ -192,7 +199,7 @@ class PythonSource:
                 with contextlib.suppress(Exception):
                     made.close()
 
-    def _take(self, item: Any, moments: Moments) -> Generator[Event, None, Position]:
+    def _take(self, item: Any, moments: ClockPositions) -> Generator[Event, None, Position]:
         rows, position = self._pair(item)
         sequence = moments.within()
         now_us = self._clock.now_us()
@@ -203,54 +210,61 @@ class PythonSource:
             if batch.num_rows:
                 given.append(Rows(topic.name, captured(batch, topic, sequence, now_us, sequence)))
         yield from given
-        moments.speak()
+        moments.report_next()
         yield Commit(sequence, position)
         return position
 
     def _pair(self, item: Any) -> tuple[Mapping[str, Any], Position]:
         if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], Mapping):
             raise UsageError(
-                f"{self._path}.read gave {_short(item)}, not rows by topic and a position",
+                f"{self._path}.read yielded {_short(item)} instead of rows by topic and a position",
                 hint="yield {'topic': rows}, position",
+                reason="not-a-pair",
             )
         rows, said = item
         try:
             plain = json.loads(json.dumps(said))
         except (TypeError, ValueError) as error:
             raise UsageError(
-                f"{self._path}.read gave the position {_short(said)}, which is not plain JSON: {error}",
-                hint="a position is made of numbers, text, lists and dicts",
+                f"{self._path}.read yielded the position {_short(said)}, which is not plain JSON: {error}",
+                hint="build the position from numbers, text, lists and dicts",
+                reason="position-not-json",
             ) from None
         if said is None:
-            raise UsageError(f"{self._path}.read gave no position", hint="None is where it all begins")
+            raise UsageError(
+                f"{self._path}.read yielded the position None",
+                hint="yield another position with rows: None means the beginning of the source",
+                reason="no-position",
+            )
         return rows, {"position": plain}
 
     def _topic(self, name: Any) -> TopicDefinition:
         topic = self._definition(name) if isinstance(name, str) else None
         if topic is None or topic.captured_by not in (None, self.name):
             raise TopicNotFoundError(
-                f"{self._path}.read gave rows for topic {name!r}, which source {self.name!r} does not fill",
-                hint="name it among the topics of the class",
+                f"{self._path}.read yielded rows for topic {name!r}, to which source {self.name!r} does not write",
+                hint="add the topic to the topics of the class",
                 topic=str(name),
             )
         return topic
 
-    def _told(self, error: HeadwaterError | _UserError) -> SourceError:
+    def _stopped_by(self, error: HeadwaterError | _UserError) -> SourceError:
         if isinstance(error, HeadwaterError):
             return SourceError(
-                f"source {self.name!r} ({self._path}) cannot go on: {error.message}",
+                f"source {self.name!r} ({self._path}) cannot continue: {error.message}",
                 detail=error.detail,
                 hint=error.hint,
-                source=self.name,
+                **{**error.facts, "source": self.name},
             )
         cause = error.__cause__
         assert cause is not None
         frames = traceback.format_exception(cause)
         return SourceError(
-            f"source {self.name!r} cannot go on: {self._path} raised {type(cause).__name__}: {cause}",
+            f"source {self.name!r} cannot continue: {self._path} raised {type(cause).__name__}: {cause}",
             detail="".join(frames).rstrip(),
-            hint="it is asked again from the last position in the log once it can be",
+            hint="correct the error; the source then resumes from its last position in the log",
             source=self.name,
+            class_path=self._path,
         )
 
     def _wait(self, seconds: float) -> Iterator[Event]:
@@ -293,14 +307,19 @@ def load(path: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, ValueError) as error:
         if not colon or not module or not name:
             raise UsageError(
-                f"{path!r} does not name a class", hint="write class = 'package.module:Class'"
+                f"{path!r} is not the path of a class",
+                hint="write class = 'package.module:Class'",
+                option="class",
+                reason="path",
             ) from None
         raise UsageError(
-            f"there is no class {path}: {error}",
-            hint="is its module where Python looks for it, in the process that runs the workspace?",
+            f"cannot import class {path}: {error}",
+            hint="make its module importable in the process that runs the workspace, such as through PYTHONPATH",
+            option="class",
+            reason="import",
         ) from error
     if not callable(found):
-        raise UsageError(f"{path} is not a class")
+        raise UsageError(f"{path} is not a class", option="class", reason="not-a-class")
     return found  # type: ignore[no-any-return]
 
 
@@ -325,10 +344,12 @@ def _read_arguments(said: Any) -> dict[str, Any]:
         arguments = json.loads(text(said, "options"))
     except ValueError as error:
         raise UsageError(
-            f"options are a JSON object: {error}", hint='options = \'{"region": "eu"}\''
+            f"options is not valid JSON: {error}", hint='options = \'{"region": "eu"}\'', option="options"
         ) from None
     if not isinstance(arguments, dict):
-        raise UsageError("options are a JSON object", hint='options = \'{"region": "eu"}\'')
+        raise UsageError(
+            "options must be a JSON object", hint='options = \'{"region": "eu"}\'', option="options"
+        )
     return arguments
 
 

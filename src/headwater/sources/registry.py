@@ -44,7 +44,12 @@ def open_source(made: SourceDefinition, log: Log, folder: Path) -> DeclaredSourc
     """Return a source, not yet connected. `folder` is for temporary data that does not fit in memory."""
     kind = SOURCE_KINDS.get(made.kind)
     if kind is None:
-        raise UsageError(f"this version of Headwater has no sources of kind {made.kind!r}")
+        raise UsageError(
+            f"this version of Headwater has no sources of kind {made.kind!r}",
+            hint="upgrade Headwater",
+            source=made.name,
+            kind=made.kind,
+        )
     options = made.resolved()
     if kind.extra is not None:
         require(kind.extra, f"source {made.name!r} from {made.kind.capitalize()}")

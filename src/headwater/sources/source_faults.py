@@ -51,7 +51,7 @@ class SourceFaults:
         self._is_stopped = True
         self._faults.report(KIND, self._source, error)
 
-    def look(self, event: Event, source: RowSource) -> None:
+    def update(self, event: Event, source: RowSource) -> None:
         """Update the faults after an event of the source: report stopped tables, and clear the faults of what is read again."""
         stopped: Mapping[str, HeadwaterError] = source.stopped if isinstance(source, OfTables) else {}
         if not (stopped or self._tables or self._is_stopped):

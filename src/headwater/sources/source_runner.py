@@ -77,7 +77,7 @@ class Capture:
         try:
             for event in events:
                 self._take(event)
-                self._faults.look(event, self.source)
+                self._faults.update(event, self.source)
                 if self._stage is None and self._is_enough(until, stop):
                     return
         finally:
@@ -252,6 +252,7 @@ class Capturing:
 def too_slow(source: str, timeout_s: float) -> LogTimeoutError:
     """Return the error for a source that did not reach a sequence in time."""
     return LogTimeoutError(
-        f"source {source!r} has not got there within {timeout_s:g} s",
-        hint="`headwater status` says how far it is behind",
+        f"source {source!r} did not catch up within {timeout_s:g} s",
+        hint="`headwater status` shows how far it is behind",
+        source=source,
     )

@@ -21,7 +21,7 @@ class SourceSetup:
     generation: int
     """Number of times that the source was restarted from scratch."""
     lookups: Lookups
-    standing: Callable[[], ProducerInfo | None]
+    producer: Callable[[], ProducerInfo | None]
     """Returns the producer state of this source in the log; None before its first commit."""
     folder: Path
     """Folder for temporary data that does not fit in memory."""

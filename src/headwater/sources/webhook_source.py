@@ -73,7 +73,12 @@ def read_options(source: str, options: Mapping[str, Any]) -> WebhookOptions:
     scheme = text(options.get("scheme", "standard"), "scheme")
     if scheme not in SCHEMES:
         known = ", ".join(map(repr, SCHEMES))
-        raise UsageError(f"scheme of source {source!r} is one of {known}, not {scheme!r}")
+        raise UsageError(
+            f"scheme of source {source!r} must be one of {known}, not {scheme!r}",
+            source=source,
+            option="scheme",
+            value=scheme,
+        )
     given = [options[name] for name in ("secret", "previous_secret") if options.get(name) is not None]
     return WebhookOptions(
         topic=text(options.get("topic") or source, "topic"),
@@ -93,14 +98,17 @@ class WebhookSource:
         self.name = name
         self.options = read_options(name, options)
         self._clock = clock or SystemClock()
-        self.topic = self._made()
+        self.topic = self._define_topic()
         self._fields = [field for field in self.topic.schema if field.name not in _OWN]
         self._exact = {field.name for field in self._fields if has_decimal(field.type)}
         for column in self.options.paths:
             if column not in {field.name for field in self._fields}:
                 raise UsageError(
-                    f"paths of source {name!r} name the column {column!r}, which is not among its columns",
+                    f"paths of source {name!r} name the column {column!r}, which columns does not declare",
                     hint=f"columns = '{column} STRING'",
+                    source=name,
+                    option="paths",
+                    column=column,
                 )
 
     @classmethod
@@ -117,15 +125,18 @@ class WebhookSource:
     def drop(self) -> None:
         """Do nothing: nothing was created in an external system."""
 
-    def _made(self) -> TopicDefinition:
+    def _define_topic(self) -> TopicDefinition:
         said = f"{COLUMNS}, {self.options.columns}" if self.options.columns else COLUMNS
         made = parse_columns(said)
         private, schema = dict(made.private), made.schema
         if subjects := sorted(set(private.values())):
             if len(subjects) > 1:
                 raise UsageError(
-                    f"the columns of source {self.name!r} are private by {' and by '.join(subjects)}, and each delivery's body has them all",
-                    hint="make them private by one and the same column, which the body is private by then too",
+                    f"the columns of source {self.name!r} are private by {' and '.join(subjects)}, but the body of a delivery, "
+                    "which contains them all, can be private by one column only",
+                    hint="declare all private columns PRIVATE BY the same column",
+                    source=self.name,
+                    subjects=tuple(subjects),
                 )
             private["body"] = subjects[0]
             schema = pa.schema([f.with_nullable(f.nullable or f.name == "body") for f in schema])
@@ -149,7 +160,9 @@ class WebhookSource:
         signed = check(options.scheme, headers, body, options.secrets, now_us, options.tolerance_us)
         if len(body) > CONTAINERS_MAX and body.count(b"{") + body.count(b"[") > CONTAINERS_MAX:
             raise UsageError(
-                f"the body has more than {CONTAINERS_MAX:,} objects and arrays", source=self.name
+                f"the body has more than {CONTAINERS_MAX:,} objects and arrays",
+                source=self.name,
+                reason="containers",
             )
         try:
             written = body.decode()
@@ -158,14 +171,16 @@ class WebhookSource:
                 said = json.loads(body)
             exact = read_json(body, exact=True) if self._exact else None
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"the body is not JSON: {error}", source=self.name) from None
+            raise UsageError(
+                f"the body is not valid JSON: {error}", source=self.name, reason="json"
+            ) from None
         known_by = self._id(signed, said)
         row: dict[str, Any] = {"delivery": known_by, "received_at": from_us(now_us), "body": written}
         try:
             for column in self._fields:
                 row[column.name] = self._value(column, exact if column.name in self._exact else said, headers)
         except RecursionError:
-            raise UsageError("the body is nested too deeply", source=self.name) from None
+            raise UsageError("the body is nested too deeply", source=self.name, reason="nesting") from None
         return Delivery(known_by, row, now_us if signed.at_us is None else signed.at_us)
 
     def _id(self, signed: Signed, said: Any) -> str:
@@ -175,10 +190,11 @@ class WebhookSource:
         if not isinstance(found, str) or not 0 < len(found) <= ID_CHARACTERS_MAX or not found.isprintable():
             where = {"github": "in the header X-GitHub-Delivery", "stripe": "in the field id of its body"}
             raise UsageError(
-                "the delivery says no id that it could be known by when it comes again",
-                detail=f"one of 1 to {ID_CHARACTERS_MAX} characters stands "
+                "the delivery has no id by which a repeated delivery is recognised",
+                detail=f"the id has 1 to {ID_CHARACTERS_MAX} characters and is expected "
                 + where.get(self.options.scheme, "in the header webhook-id"),
                 source=self.name,
+                reason="no-id",
             )
         return found
 
@@ -243,7 +259,11 @@ def _read_paths(said: Any) -> dict[str, str]:
     try:
         found = orjson.loads(text(said, "paths"))
     except ValueError as error:
-        raise UsageError(f"paths are a JSON object: {error}", hint=hint) from None
+        raise UsageError(f"paths is not valid JSON: {error}", hint=hint, option="paths") from None
     if not isinstance(found, dict) or not all(isinstance(path, str) and path for path in found.values()):
-        raise UsageError("paths are a JSON object of columns, and where each is taken from", hint=hint)
+        raise UsageError(
+            "paths must be a JSON object that maps each column to the place of its value",
+            hint=hint,
+            option="paths",
+        )
     return found

@@ -187,13 +187,15 @@ class SourceContract:
             commits[topic] = [(_text(row), row["_sequence"]) for row in found]
             there = [text for text, _ in commits[topic]]
             wanted = [_text(row) for run in runs for row in run]
-            lacking, more = set(wanted) - set(there), set(there) - set(wanted)
-            assert self._may_lack or not lacking, (
-                f"{len(lacking)} rows of {topic} are missing: {sorted(lacking)[:3]}"
+            missing, more = set(wanted) - set(there), set(there) - set(wanted)
+            assert self._may_lack or not missing, (
+                f"{len(missing)} rows of {topic} are missing: {sorted(missing)[:3]}"
             )
-            assert not more, f"{len(more)} rows of {topic} were never outside: {sorted(more)[:3]}"
-            twice = len(there) - len(wanted) + len(lacking)
-            assert not twice, f"{twice} rows of {topic} are there twice"
+            assert not more, (
+                f"{len(more)} rows of {topic} do not exist in the external system: {sorted(more)[:3]}"
+            )
+            twice = len(there) - len(wanted) + len(missing)
+            assert not twice, f"{twice} rows of {topic} are duplicated"
             places = {text: place for place, text in enumerate(there)}
             for run in runs:
                 order = [places[text] for row in run if (text := _text(row)) in places]
@@ -201,7 +203,7 @@ class SourceContract:
         by_row = {(topic, text): commit for topic, rows in commits.items() for text, commit in rows}
         for transaction in self.transactions():
             found_in = {by_row.get((topic, _text(row))) for topic, row in transaction}
-            assert len(found_in) == 1, f"a transaction came in commits {found_in}"
+            assert len(found_in) == 1, f"a transaction was divided among the commits {found_in}"
 
     def total(self) -> int:
         """Return the number of records in all topics."""
@@ -313,7 +315,7 @@ class SourceContract:
             if self.total() > before:
                 died_after = step
                 break
-        assert died_after, "nothing was committed at all"
+        assert died_after, "nothing was committed"
         self.catch_up()
         self.assert_all()
 
@@ -324,7 +326,7 @@ class SourceContract:
             there = {(t, _text(row)) for t in self.expected() for row in self.records(t)}
             for transaction in self.transactions():
                 seen = {(topic, _text(row)) in there for topic, row in transaction}
-                assert len(seen) == 1, "a part of a transaction can be seen"
+                assert len(seen) == 1, "a part of a transaction is visible"
         self.catch_up()
         self.assert_all()
 
@@ -373,7 +375,7 @@ def _text(row: Row) -> str:
 
 
 def _no_views() -> NoReturn:
-    raise AssertionError("there are no views here")
+    raise AssertionError("this test has no views")
 
 
 @contextmanager

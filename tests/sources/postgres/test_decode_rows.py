@@ -41,6 +41,7 @@ from headwater.sources.postgres.decode.pgoutput import (
 )
 from headwater.sources.postgres.decode.row_buffer import CapturedTransaction, RowBuffer, RowRun
 from tests.postgres import VERSION
+from tests.raising import raises
 from tests.sources.replaying import ENVELOPE, Replay, replay
 
 BIG = "x".join(str(n) for n in range(4_000))
@@ -320,7 +321,7 @@ def test_keepalives_are_read() -> None:
     ],
 )
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
-    with pytest.raises(CorruptionError, match="cannot be read"):
+    with raises(CorruptionError, reason="message"):
         unpack(data)
 
 
@@ -330,7 +331,7 @@ def test_rows_that_are_cut_off_or_of_an_unknown_table_are_refused(postgres_url: 
         database.run("INSERT INTO t VALUES (1, 'abc')")
         messages = database.messages()
         row = next(m for m in messages if m[25] == ord("I"))
-        with pytest.raises(CorruptionError, match="not described"):
+        with raises(CorruptionError, reason="undescribed-table"):
             RowBuffer().feed(row)
         for message in messages:
             database.gathering.feed(message)
@@ -690,11 +691,11 @@ def test_copy_of_any_texts_is_exact(postgres_url: str) -> None:
             assert list(zip(copied["a"].to_pylist(), copied["b"].to_pylist(), strict=True)) == rows
 
         check()
-        with pytest.raises(CorruptionError, match="2 columns"):
+        with raises(CorruptionError, table="public.t", columns=2):
             decode_copy([b"a\n"], database.table("t"))
-        with pytest.raises(CorruptionError, match="2 columns"):
+        with raises(CorruptionError, table="public.t", columns=2):
             decode_copy([b"a\tb"], database.table("t"))
-        with pytest.raises(CorruptionError, match="2 columns"):
+        with raises(CorruptionError, table="public.t", columns=2):
             decode_copy([b"a\nb\tc\td\n"], database.table("t"))
 
 

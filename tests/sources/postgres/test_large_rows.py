@@ -136,4 +136,4 @@ def test_changes_are_divided_between_messages() -> None:
             assert part.fill_from.min() == 0
             assert all(mask.any() for mask in part.unchanged.values())
     assert [part.batch.num_rows for part in changes.parts(1)] == [1, 1, 2, 1, 2]
-    assert toast_pending.HELD_BYTES_MAX < row_sizes.BYTES_MAX
+    assert toast_pending.PENDING_BYTES_MAX < row_sizes.BYTES_MAX

@@ -26,6 +26,7 @@ from headwater.sources.postgres.server import slot_monitor
 from headwater.sources.postgres.server.connection import Connection, hidden, lsn_of
 from headwater.sources.postgres.stream.receiver import Receiver
 from tests.postgres import PostgresServer
+from tests.raising import raises
 from tests.sources.pipelines import Follower, drop_slot, rows_in
 
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, n int, body text)"
@@ -116,9 +117,9 @@ def test_a_wrong_password_is_an_error_that_does_not_tell_it(
     postgres_server: PostgresServer, follower: Follower
 ) -> None:
     follower.url = postgres_server.tcp_url(password="not-the-one")
-    with pytest.raises(SourceRefusedError, match="refused source 'shop'") as caught:
+    with raises(SourceRefusedError, source="shop") as caught:
         follower.step()
-    assert "password authentication failed" in str(caught.value)
+    assert "password authentication failed" in str(caught.value.detail)
     assert "not-the-one" not in str(caught.value)
     assert caught.value.hint is not None
 
@@ -148,7 +149,7 @@ def test_what_is_secret_is_hidden(text: str, shown: str) -> None:
 
 def test_a_url_that_cannot_be_read_is_refused_without_telling_its_password(follower: Follower) -> None:
     follower.url = "postgresql://me:secret@host/x?nonsense=1"
-    with pytest.raises(SourceRefusedError, match="cannot be read") as caught:
+    with raises(SourceRefusedError, source="shop", option="url") as caught:
         follower.step()
     assert "secret" not in str(caught.value)
 
@@ -163,10 +164,9 @@ def test_a_dropped_slot_is_an_error_and_a_restart_begins_anew(
     drop_slot(session)
     session.execute("DELETE FROM orders WHERE id = 1")
     session.execute("INSERT INTO orders VALUES (3, 3, 'c')")
-    with pytest.raises(SlotError, match="'headwater_shop' of source 'shop' is gone") as caught:
+    with raises(SlotError, source="shop", slot="headwater_shop", reason="gone") as caught:
         follower.step()
-    assert caught.value.reason == "gone"
-    assert "RESTART" in str(caught.value.hint)
+    assert "ALTER SOURCE shop RESTART" in str(caught.value.hint)
     follower.close()
     follower.position = None
     follower.follow()
@@ -178,7 +178,7 @@ def test_a_slot_that_is_dropped_while_it_is_read_from_is_an_error(
 ) -> None:
     follower.stream()
     drop_slot(session)
-    with pytest.raises(SlotError, match="is gone"):
+    with raises(SlotError, reason="gone"):
         follower.forever()
 
 
@@ -195,9 +195,8 @@ def test_an_invalidated_slot_is_an_error(
                 "SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000)), pg_switch_wal()"
             )
             session.execute("CHECKPOINT")
-        with pytest.raises(SlotError, match="can no longer be read from") as caught:
+        with raises(SlotError, slot="headwater_shop", reason="lost") as caught:
             follower.step()
-        assert caught.value.reason == "lost"
         assert "pg_drop_replication_slot('headwater_shop')" in str(caught.value.hint)
     finally:
         session.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
@@ -222,10 +221,9 @@ def test_a_transaction_that_postgres_never_decodes_is_a_gap(
     monkeypatch.setattr(Receiver, "take", fail)
     session.execute("INSERT INTO orders VALUES (77, 7, 'new')")
     if on_gap == "stop":
-        with pytest.raises(SlotError, match="cannot decode a transaction") as caught:
+        with raises(SlotError, source="shop", reason="undecodable") as caught:
             follower.follow()
-        assert caught.value.reason == "undecodable"
-        assert "ALTER SOURCE shop RESTART makes a new slot" in str(caught.value.hint)
+        assert "ALTER SOURCE shop RESTART" in str(caught.value.hint)
         follower.restart()
     follower.follow()
     assert not failures
@@ -245,9 +243,8 @@ def test_a_slot_that_another_reads_from_is_an_error_that_names_it(
         ).fetchone()
         or ()
     )
-    with pytest.raises(SlotError, match=f"is being read by process {pid}") as caught:
+    with raises(SlotError, reason="in use", pid=pid):
         other.step()
-    assert caught.value.pid == pid
     other.close()
 
 
@@ -258,7 +255,7 @@ def test_another_server_is_not_taken_for_the_one_before(
     follower.close()
     assert follower.position is not None
     follower.position = {**follower.position, "system": "1"}
-    with pytest.raises(SlotError, match="another server"):
+    with raises(SlotError, reason="other server"):
         follower.step()
 
 
@@ -269,8 +266,9 @@ def test_a_dropped_publication_is_an_error(
     follower.follow()
     session.execute("DROP PUBLICATION headwater_shop")
     session.execute("INSERT INTO orders VALUES (2, 2, 'b')")
-    with pytest.raises((PublicationError, SourceRefusedError), match="publication"):
+    with pytest.raises((PublicationError, SourceRefusedError)) as caught:
         follower.follow()
+    assert "publication" in caught.value.message
 
 
 def test_a_table_that_leaves_the_publication_stops_alone(
@@ -327,7 +325,7 @@ def test_a_full_disk_is_an_error_that_says_so(
         patched.setattr("headwater.sources.postgres.stream.spill.MEMORY_BYTES_MAX", 100_000)
         patched.setattr("headwater.sources.postgres.stream.transactions.MEMORY_BYTES_MAX", 100_000)
         patched.setattr("headwater.sources.postgres.stream.spill.tempfile.TemporaryFile", full)
-        with pytest.raises(DiskFullError, match="no space left"):
+        with raises(DiskFullError):
             follower.forever()
     follower.close()
     follower.follow()
@@ -339,7 +337,7 @@ def test_a_publication_that_lacks_something_is_adopted_or_refused(
 ) -> None:
     session.execute("CREATE PUBLICATION mine WITH (publish = 'insert')")
     follower.options["publication"] = "mine"
-    with pytest.raises(PublicationError, match="does not publish update, delete, truncate") as caught:
+    with raises(PublicationError, operations=("update", "delete", "truncate")) as caught:
         follower.step()
     session.execute(str(caught.value.hint))  # type: ignore[call-overload]
     follower.close()
@@ -448,7 +446,7 @@ def test_a_slot_that_costs_too_much_is_told_of_or_ends(
             return
         follower.stream()
         other.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 100000))")
-        with pytest.raises(WalBudgetError, match="holds back") as caught:
+        with raises(WalBudgetError, slot="headwater_shop") as caught:
             follower.forever()
         slots = other.execute(
             "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"

@@ -14,6 +14,7 @@ from headwater.core.errors import BadRowError, SchemaError
 from headwater.core.types import parse_type
 from headwater.sources.postgres.decode.copy_format import decode_copy
 from headwater.sources.postgres.decode.decode_rows import decode
+from tests.raising import raises
 from tests.sources.replaying import replay
 
 UTC = dt.UTC
@@ -181,9 +182,8 @@ def test_a_value_without_counterpart_is_refused_by_name_and_the_column_can_be_te
         database.run(f"CREATE TABLE t (id int PRIMARY KEY, v {kind})")
         database.run(f"INSERT INTO t VALUES (1, NULL), (2, %s::text::{kind})", value)
         for read in (lambda: database.copy("t"), database.only_changes):
-            with pytest.raises(BadRowError, match=r"column 'v' of table public.t has") as caught:
+            with raises(BadRowError, column="v", expected=named) as caught:
                 read()
-            assert named in caught.value.message
             assert "types = 'public.t.v STRING'" in (caught.value.hint or "")
         ((shown,),) = database.run("SELECT v::text FROM t WHERE id = 2")
         assert database.copy("t", {"v": pa.string()})["v"].to_pylist() == [None, shown]
@@ -196,9 +196,9 @@ def test_a_numeric_without_precision_can_be_declared_a_decimal(postgres_url: str
         declared = {"v": pa.decimal128(20, 4)}
         assert database.copy("t", declared)["v"].to_pylist() == [Decimal("1.5000")]
         database.run("INSERT INTO t VALUES (1.55555, '1')")
-        with pytest.raises(BadRowError, match=r"'1.55555', which DECIMAL\(20,4\) cannot hold"):
+        with raises(BadRowError, column="v", value=b"1.55555", expected="DECIMAL(20,4)"):
             database.copy("t", declared)
-        with pytest.raises(SchemaError, match=r"column 'j' of table public.t"):
+        with raises(SchemaError, table="public.t", column="j"):
             database.copy("t", {"j": pa.int64()})
 
 
@@ -207,10 +207,10 @@ def test_text_that_is_not_unicode_is_refused_by_copy_and_by_the_stream(postgres_
         database.run("CREATE TABLE t (v text)")
         database.run("INSERT INTO t VALUES ('abc')")
         table = database.table("t")
-        with pytest.raises(BadRowError, match=r"column 'v' of table public.t"):
+        with raises(BadRowError, column="v"):
             decode_copy([b"\xff\n"], table)
         database.feed()
         (run,) = database.gathering.take()
         run.messages = [message.replace(b"abc", b"a\xffc") for message in run.messages]
-        with pytest.raises(BadRowError, match=r"column 'v' of table public.t"):
+        with raises(BadRowError, column="v"):
             decode(run, table)

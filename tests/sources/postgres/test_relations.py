@@ -11,6 +11,7 @@ from headwater.catalog.definitions import TopicDefinition
 from headwater.core.errors import SchemaError
 from headwater.core.types import format_type
 from headwater.sources.postgres.decode.relations import CapturedTable, Evolution, definition_of, evolve
+from tests.raising import raises
 from tests.sources.replaying import Replay, replay
 
 
@@ -45,7 +46,11 @@ def described(database: Replay, name: str) -> CapturedTable:
         ),
         ("CREATE TABLE t (a int)", (), "no primary key"),
         ("CREATE TABLE t (a int); ALTER TABLE t REPLICA IDENTITY FULL", (), "no primary key"),
-        ("CREATE TABLE t (a serial PRIMARY KEY DEFERRABLE)", (), "no primary key that holds at every moment"),
+        (
+            "CREATE TABLE t (a serial PRIMARY KEY DEFERRABLE)",
+            (),
+            "no primary key that is checked immediately",
+        ),
         ("CREATE TABLE t (a int[] DEFAULT '{1}' PRIMARY KEY)", (), "array a"),
     ],
 )
@@ -78,11 +83,13 @@ def test_a_column_list_that_leaves_out_the_key_makes_a_topic_without_one(postgre
 def test_names_that_a_topic_cannot_have_are_refused(postgres_url: str) -> None:
     with replay(postgres_url) as database:
         database.run('CREATE TABLE t (id serial PRIMARY KEY, "_op" int)')
-        with pytest.raises(SchemaError, match="'_op'"):
+        with raises(SchemaError) as caught:
             definition_of(database.table("t"), "t", "shop")
+        assert "'_op'" in caught.value.message
         database.run('CREATE TABLE u (id serial PRIMARY KEY, "ID" int)')
-        with pytest.raises(SchemaError, match="twice"):
+        with raises(SchemaError) as caught:
             definition_of(database.table("u"), "u", "shop")
+        assert "'id'" in caught.value.message
 
 
 def after(database: Replay, statement: str, topic: TopicDefinition) -> Evolution:

@@ -54,7 +54,7 @@ def test_the_stream_goes_on_while_another_transaction_has_a_table_to_itself(
     session.execute("INSERT INTO customers VALUES (1, 1)")
     follower.follow()
     assert follower.contents["customers"] == rows_in(session, "customers")
-    until_state(follower, "not comparing its tables, for one of the other transactions holds a lock on them")
+    until_state(follower, "not comparing tables, because another transaction holds a lock")
     session.execute("COMMIT PREPARED 'locking'")
     follower.follow()
     assert follower.contents["orders"] == {}
@@ -72,7 +72,7 @@ def test_a_source_that_begins_waits_for_a_lock_and_says_so(
         session.execute("TRUNCATE orders")
         session.execute("PREPARE TRANSACTION 'locking'")
     follower.open()
-    until_state(follower, "waits for a lock that one of the other transactions")
+    until_state(follower, "waits for a lock that another transaction")
     session.execute("ROLLBACK PREPARED 'locking'")
     session.execute("INSERT INTO orders VALUES (6, 6)")
     follower.follow()
@@ -87,7 +87,7 @@ def test_a_slot_that_a_killed_process_had_begun_to_create_is_waited_for(
         session.execute("INSERT INTO orders VALUES (7, 7)")
         session.execute("PREPARE TRANSACTION 'under way'")
     follower.open()
-    until_state(follower, "waiting until transactions that are under way have ended")
+    until_state(follower, "waiting for running transactions to end")
     while not session.execute(
         "SELECT 1 FROM pg_replication_slots WHERE database = current_database()"
     ).fetchone():

@@ -83,7 +83,7 @@ def test_every_version_in_the_log_is_one_that_was_in_the_table(
     monkeypatch.setattr(
         "headwater.sources.postgres.snapshot.wanted_snapshots.KEYS_MAX", toast_pending.KEYS_MAX
     )
-    monkeypatch.setattr(toast_pending, "HELD_ROWS_MAX", chance.choice([5, 20_000]))
+    monkeypatch.setattr(toast_pending, "PENDING_ROWS_MAX", chance.choice([5, 20_000]))
     monkeypatch.setattr(row_sizes, "BYTES_MAX", chance.choice([6_000, row_sizes.BYTES_MAX]))
     monkeypatch.setattr(snapshots, "CHUNK_BYTES_MAX", chance.choice([20_000, snapshots.CHUNK_BYTES_MAX]))
     monkeypatch.setattr("headwater.sources.postgres.server.connection.BLOCK_BYTES", 10_000)

@@ -26,6 +26,7 @@ from headwater.sources.statsd import statsd_source as statsd
 from headwater.sources.statsd.statsd_source import StatsdSource
 from headwater.sources.statsd.udp_listener import UdpListener, bound
 from headwater.testing.source_contract import SOURCE, Row, SourceContract
+from tests.raising import raises
 
 LOOPBACK = "127.0.0.1"
 
@@ -188,7 +189,7 @@ def test_a_port_that_is_taken_is_waited_for(
     reading = source.read(None, -1)
     for _ in range(20):
         next(reading)
-    assert told[0].startswith(f"waiting to connect: port {port} of 127.0.0.1 cannot be listened at")
+    assert told[0].startswith(f"waiting to connect: cannot bind UDP port {port} of 127.0.0.1")
     assert source.status.state == f"listening at 127.0.0.1:{port}"
     source.close()
     assert start(ws) == (LOOPBACK, port)
@@ -219,18 +220,20 @@ def test_what_there_is_no_room_for_here_is_counted(sender: socket.socket) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error", "facts"),
     [
-        ("topic = 'stats'", "says nothing of its port"),
-        ("port = 'x'", "port is a whole number"),
-        ("port = 65536", "port is at most 65535"),
-        ("port = 8125, every = 5", "every is a span of time"),
-        ("port = 8125, rows = 0", "rows is a whole number from 1 up"),
-        ("port = 8125, prefix = 'a'", "not an option of a statsd source"),
+        ("topic = 'stats'", hw.StatementError, {"line": 1, "column": 15}),
+        ("port = 'x'", hw.UsageError, {"argument": "port", "value": "x"}),
+        ("port = 65536", hw.UsageError, {"option": "port", "value": 65536}),
+        ("port = 8125, every = 5", hw.UsageError, {"argument": "every", "value": 5}),
+        ("port = 8125, rows = 0", hw.UsageError, {"argument": "rows", "value": 0}),
+        ("port = 8125, prefix = 'a'", hw.StatementError, {"line": 1, "column": 50}),
     ],
 )
-def test_a_wrong_declaration_is_refused_and_leaves_nothing(ws: hw.Workspace, options: str, said: str) -> None:
-    with pytest.raises(hw.HeadwaterError, match=said):
+def test_a_wrong_declaration_is_refused_and_leaves_nothing(
+    ws: hw.Workspace, options: str, error: type[hw.HeadwaterError], facts: dict[str, object]
+) -> None:
+    with raises(error, **facts):
         ws.sql(f"CREATE SOURCE app FROM STATSD WITH ({options})")
     assert ws.sql("SHOW SOURCES").num_rows == 0
     assert ws.log.topics() == {}

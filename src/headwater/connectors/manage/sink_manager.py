@@ -192,7 +192,7 @@ class Sinks:
                 self.runners.feed(made),
                 self._clock,
                 on_error="divert" if diverts else "stop",
-                told=told,
+                on_step=told,
             )
         finally:
             target.close()

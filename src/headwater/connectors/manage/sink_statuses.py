@@ -110,7 +110,7 @@ class SinkStatuses:
         """Return the rows that a sink's target rejected."""
         made = self._declared.get(name)
         if is_readable(made):
-            return self._runners.get(name)[0].applier.withheld()
+            return self._runners.get(name)[0].applier.rejected()
         text = keeper_of(made, self._log).read()
         stand = None if text is None else SinkCheckpoint.parse(text)
         return Withheld.decode(b"" if stand is None else stand.withheld, self._declared.shape_of(made).schema)

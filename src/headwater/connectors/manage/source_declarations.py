@@ -142,4 +142,4 @@ class SourceDeclarations:
         if not isinstance(error, SourceError) or known is None or known.sequence < 0:
             return False
         source = self.open(made)
-        return isinstance(source, SelfRestarting) and source.begins_anew(error)
+        return isinstance(source, SelfRestarting) and source.restarts(error)

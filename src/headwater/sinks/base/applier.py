@@ -25,7 +25,7 @@ from headwater.operators.zset.delta import Delta, concat, concat_rows, consolida
 from headwater.sinks.base.checksums import Tally, tally
 from headwater.sinks.base.circuit_breaker import Guarded
 from headwater.sinks.base.diversion import Diversion
-from headwater.sinks.base.net_changes import Netted, net, net_level, without
+from headwater.sinks.base.net_changes import Netted, net, net_difference, without
 from headwater.sinks.base.rejected_rows import Choose, Tried, Withheld, row_pairs
 from headwater.sinks.base.sink_report import SinkReport
 from headwater.sinks.base.sink_status import Letters, OnError, SinkLag, State, Status
@@ -41,9 +41,18 @@ from headwater.sinks.base.target import (
 from headwater.sinks.base.target_position import TargetPosition, columns_text
 from headwater.sinks.base.view_feed import PendingTicks, Point, SinkFeed, TickChanges
 
-__all__ = ["STAND_TICKS", "Applier", "Letters", "OnError", "SinkLag", "State", "Status", "refuse_occupied"]
+__all__ = [
+    "CHECKPOINT_TICKS",
+    "Applier",
+    "Letters",
+    "OnError",
+    "SinkLag",
+    "State",
+    "Status",
+    "refuse_occupied",
+]
 
-STAND_TICKS = 16
+CHECKPOINT_TICKS = 16
 """Number of ticks without changes after which the checkpoint is advanced in the target anyway: well before those ticks
 expire."""
 
@@ -91,8 +100,8 @@ class Applier:
 
     def lag(self) -> SinkLag:
         """Return how far the target is behind the view, as far as this process knows."""
-        status, stand = self.report.status, self._position.stand
-        history = self.history(stand) if stand is not None else None
+        status, checkpoint = self.report.status, self._position.checkpoint
+        history = self.history(checkpoint) if checkpoint is not None else None
         if status.tick is None or history is None:
             point = self._feed.latest()
             # the checkpoint is unknown: the lag is at least the time since this applier was created
@@ -104,10 +113,10 @@ class Applier:
         seconds = 0.0 if pending.since is None else (self._clock.now_us() - pending.since) / 1e6
         return SinkLag(pending.ticks, pending.rows, max(seconds, 0.0))
 
-    def history(self, stand: SinkCheckpoint) -> str | None:
+    def history(self, checkpoint: SinkCheckpoint) -> str | None:
         """Return the history of the view that a checkpoint belongs to; None if the checkpoint was written with another mode,
         key, column list or location."""
-        return self._position.history(stand)
+        return self._position.history(checkpoint)
 
     # --- work ------------------------------------------------------------------------------------------------------
 
@@ -124,42 +133,44 @@ class Applier:
     def look(self) -> Status:
         """Read the checkpoint from the target, write nothing, and return the status of the sink."""
         with self._working():
-            stand = self._ask()
+            checkpoint = self._ask()
             tick = (
-                stand.tick if stand is not None and stand.whole and self.history(stand) is not None else None
+                checkpoint.tick
+                if checkpoint is not None and checkpoint.whole and self.history(checkpoint) is not None
+                else None
             )
             self.report.put(replace(self.report.status, tick=tick))
         return self.report.status
 
-    def level(self) -> int:
+    def reconcile(self) -> int:
         """Compare the contents of the target with the view, whatever the checkpoint says, apply the difference, and return
         its number of rows."""
         with self._working():
             self._position.doubt()
-            point = self._point_after_stand()
-            return 0 if point is None else self._level(point)
+            point = self._point_after_checkpoint()
+            return 0 if point is None else self._reconcile(point)
 
     def mark(self) -> SinkCheckpoint | None:
         """Advance the checkpoint in the target to the tick reached, even if nothing changed since, and return it; None if
         the target has no checkpoint."""
         with self._working():
-            stand, reached = self._learn(), self._position.reached
-            if stand is None or stand.tick == reached.number:
-                return stand
-            after = _at(stand, reached)
-            self._target.apply(net([], self.shape, self._target).change, stand, after)
-            self._position.stand = after
+            checkpoint, reached = self._learn(), self._position.reached
+            if checkpoint is None or checkpoint.tick == reached.number:
+                return checkpoint
+            after = _at(checkpoint, reached)
+            self._target.apply(net([], self.shape, self._target).change, checkpoint, after)
+            self._position.checkpoint = after
             return after
 
-    def withheld(self) -> Withheld:
+    def rejected(self) -> Withheld:
         """Return the rejected rows according to the checkpoint in the target now."""
         with self._working():
-            return self._diversion.withheld(self._ask())
+            return self._diversion.recorded(self._ask())
 
     def refused(self) -> Withheld:
         """Return the rejected rows according to the checkpoint read last, without a request to the target and without
         waiting for a step in progress."""
-        return self._diversion.withheld(self._position.stand)
+        return self._diversion.recorded(self._position.checkpoint)
 
     def retry(self, choose: Choose | None = None) -> int:
         """Retry the rejected rows, or those that `choose` picks, and return how many of them the target accepted."""
@@ -197,21 +208,21 @@ class Applier:
             return 0
         # reconcile first: the checkpoint written below claims that the target has everything up to its tick
         if not self._position.goes_on(point):
-            self._level(point)
-        stand = self._position.stand
-        assert stand is not None
-        withheld = self._diversion.withheld(stand)
-        every = np.arange(len(withheld))
-        chosen = Tried(every, withheld.rows) if choose is None else choose(withheld)
+            self._reconcile(point)
+        checkpoint = self._position.checkpoint
+        assert checkpoint is not None
+        rejected = self._diversion.recorded(checkpoint)
+        every = np.arange(len(rejected))
+        chosen = Tried(every, rejected.rows) if choose is None else choose(rejected)
         if not len(chosen.places):
             return 0
-        tried = withheld.take(chosen.places)
-        rest = withheld.take(np.setdiff1d(every, chosen.places))
-        netted = net([(stand.tick, Delta(chosen.rows, tried.weights))], self.shape, self._target)
-        whole = Tally(stand.checksum, stand.rows) + withheld.tally(self._target)
-        after = _at(stand, self._position.reached)
-        self._apply(netted, stand, after, whole, rest, again=(tried, chosen.rows))
-        return len(withheld) - self.report.status.withheld
+        tried = rejected.take(chosen.places)
+        rest = rejected.take(np.setdiff1d(every, chosen.places))
+        netted = net([(checkpoint.tick, Delta(chosen.rows, tried.weights))], self.shape, self._target)
+        whole = Tally(checkpoint.checksum, checkpoint.rows) + rejected.tally(self._target)
+        after = _at(checkpoint, self._position.reached)
+        self._apply(netted, checkpoint, after, whole, rest, again=(tried, chosen.rows))
+        return len(rejected) - self.report.status.withheld
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -225,14 +236,16 @@ class Applier:
     def _point(self) -> Point | None:
         point = self._feed.latest()
         if point is None:
-            self.report.note("waiting", f"view {self.shape.view!r} is part of no tick yet")
+            self.report.note("waiting", f"view {self.shape.view!r} is not part of any tick yet")
             return None
         if not point.schema.equals(self.shape.schema):
             raise SinkError(
-                f"view {self.shape.view!r} has other columns than sink {self.shape.sink!r} was made for",
-                detail=f"it has {columns_text(point.schema)}; the sink expects {columns_text(self.shape.schema)}",
-                hint="DROP SINK and CREATE it anew, with another table or prefix",
+                f"the columns of view {self.shape.view!r} have changed since sink {self.shape.sink!r} was created",
+                detail=f"the view has {columns_text(point.schema)}; the sink expects {columns_text(self.shape.schema)}",
+                hint="DROP SINK and CREATE SINK again, with another table or prefix",
                 sink=self.shape.sink,
+                view=self.shape.view,
+                reason="view-columns",
             )
         self._position.prepare()
         return point
@@ -248,16 +261,16 @@ class Applier:
         are then reported again."""
         position = self._position
         if position.is_known:
-            return position.stand
+            return position.checkpoint
         position.ask()
-        withheld = self._diversion.withheld(position.stand)
-        if position.stand is not None:
-            self._diversion.tell_of(withheld, position.stand)
-        self.report.put(replace(self.report.status, withheld=len(withheld)))
+        rejected = self._diversion.recorded(position.checkpoint)
+        if position.checkpoint is not None:
+            self._diversion.report_rejected(rejected, position.checkpoint)
+        self.report.put(replace(self.report.status, withheld=len(rejected)))
         position.is_known = True
-        return position.stand
+        return position.checkpoint
 
-    def _point_after_stand(self) -> Point | None:
+    def _point_after_checkpoint(self) -> Point | None:
         """Return the newest tick of the view, with the checkpoint known. If the checkpoint had to be read from the target,
         the newest tick is looked up again afterwards: another process that runs this sink may have advanced meanwhile, and
         its checkpoint would seem to be in the future of the tick found before."""
@@ -268,56 +281,56 @@ class Applier:
         return self._point()
 
     def _step(self) -> bool:
-        point = self._point_after_stand()
+        point = self._point_after_checkpoint()
         if point is None:
             return False
-        stand = self._position.stand
-        if stand is None or not self._position.goes_on(point):
-            self._level(point)
+        checkpoint = self._position.checkpoint
+        if checkpoint is None or not self._position.goes_on(point):
+            self._reconcile(point)
             return True
         try:
             advance = self._feed.changes(self._position.reached, point.history)
         except TickNotKeptError:
-            self._level(point)
+            self._reconcile(point)
             return True
-        return self._advance(stand, advance)
+        return self._advance(checkpoint, advance)
 
-    def _advance(self, stand: SinkCheckpoint, advance: TickChanges) -> bool:
+    def _advance(self, checkpoint: SinkCheckpoint, advance: TickChanges) -> bool:
         reached = Token(advance.reached, advance.id)
         if reached.number == self._position.reached.number:
             status = self.report.status
             if status.state != "following" or status.tick != reached.number:
-                self.report.followed(reached.number, 0)
+                self.report.advanced(reached.number, 0)
             return False
         netted = net(advance.ticks, self.shape, self._target)
-        if not len(netted) and advance.reached - stand.tick < STAND_TICKS:
+        if not len(netted) and advance.reached - checkpoint.tick < CHECKPOINT_TICKS:
             self._position.reached = reached
-            self.report.followed(reached.number, 0)
+            self.report.advanced(reached.number, 0)
             return True
-        withheld = self._diversion.withheld(stand)
-        whole = Tally(stand.checksum, stand.rows) + withheld.tally(self._target) + netted.difference
-        after = _at(stand, reached)
-        self._apply(netted, stand, after, whole, withheld.after(netted.change, self._target))
+        rejected = self._diversion.recorded(checkpoint)
+        whole = Tally(checkpoint.checksum, checkpoint.rows) + rejected.tally(self._target) + netted.difference
+        after = _at(checkpoint, reached)
+        self._apply(netted, checkpoint, after, whole, rejected.after(netted.change, self._target))
         return True
 
-    def _level(self, point: Point) -> int:
-        self.report.note("levelling", "what the target holds is compared with the view")
-        stand = self._position.stand
+    def _reconcile(self, point: Point) -> int:
+        self.report.note("levelling", "the contents of the target are compared with the view")
+        checkpoint = self._position.checkpoint
         view = consolidate(self._feed.contents(point.tick))
-        held = self._target.held(view.rows)
-        whole = tally(held, view.weights)
-        withheld = Withheld.none(self.shape.schema)
-        if stand is not None:
-            withheld = self._diversion.withheld(stand).still_in(view)
-        if len(withheld):
-            left_out = Delta(withheld.rows, -withheld.weights)
+        stored = self._target.stored_form(view.rows)
+        whole = tally(stored, view.weights)
+        rejected = Withheld.none(self.shape.schema)
+        if checkpoint is not None:
+            rejected = self._diversion.recorded(checkpoint).still_in(view)
+        if len(rejected):
+            left_out = Delta(rejected.rows, -rejected.weights)
             view = consolidate(concat([view, left_out], self.shape.schema))
-            held = self._target.held(view.rows)
+            stored = self._target.stored_form(view.rows)
         there = list(self._target.contents())
-        empty = held.schema.append(WEIGHT) if self.shape.mode == "changelog" else held.schema
+        empty = stored.schema.append(WEIGHT) if self.shape.mode == "changelog" else stored.schema
         rows = concat_rows(there, there[0].schema if there else empty)
-        netted = net_level(view, held, rows, point.tick, self.shape, self._target)
-        self._apply(netted, stand, self._position.stand_at(point), whole, withheld)
+        netted = net_difference(view, stored, rows, point.tick, self.shape, self._target)
+        self._apply(netted, checkpoint, self._position.checkpoint_at(point), whole, rejected)
         status = self.report.status
         self.report.put(replace(status, levelled=status.levelled + 1))
         return len(netted)
@@ -328,17 +341,17 @@ class Applier:
         before: SinkCheckpoint | None,
         after: SinkCheckpoint,
         whole: Tally,
-        withheld: Withheld,
+        rejected: Withheld,
         again: tuple[Withheld, pa.RecordBatch] | None = None,
     ) -> None:
-        """Apply a change. `whole` is the tally of all rows of the view, `withheld` the rejected rows so far. Rows that the
+        """Apply a change. `whole` is the tally of all rows of the view, `rejected` the rejected rows so far. Rows that the
         target rejects now are reported as dead letters, unless the change retries rejected rows: then `again` has these rows
         and the rows written in their place."""
         serial = self._clock.now_us()
         while True:
-            rest = whole - withheld.tally(self._target)
+            rest = whole - rejected.tally(self._target)
             after = replace(
-                after, checksum=rest.checksum, rows=rest.rows, withheld=withheld.encode(), whole=True
+                after, checksum=rest.checksum, rows=rest.rows, withheld=rejected.encode(), whole=True
             )
             change = netted.change
             if again is not None:
@@ -348,35 +361,35 @@ class Applier:
                 break
             except RowsRefusedError as error:
                 if again is None:
-                    withheld = self._diversion.divert(error, netted, withheld, serial)
+                    rejected = self._diversion.divert(error, netted, rejected, serial)
                 else:
-                    withheld = withheld.and_again(*again, netted.rows, netted.change, error.refused)
+                    rejected = rejected.and_again(*again, netted.rows, netted.change, error.refused)
                 refused = np.array([one.index for one in error.refused], dtype=np.int64)
                 netted = without(netted, refused, self._target)
         self._position.move(after)
-        if again is None and serial in withheld.letters:
-            self._diversion.tell_of(withheld, after)
+        if again is None and serial in rejected.letters:
+            self._diversion.report_rejected(rejected, after)
         self._position.is_known = True
-        self.report.followed(after.tick, len(netted), withheld=len(withheld))
+        self.report.advanced(after.tick, len(netted), withheld=len(rejected))
 
 
 def refuse_occupied(shape: TargetShape, target: Target) -> None:
     """Raise SinkError if the target of a sink that is being created holds rows that no sink of this name has written:
     reconciling would remove them."""
-    if target.stand() is not None:
+    if target.checkpoint() is not None:
         return
     if any(batch.num_rows for batch in target.contents()):
         raise SinkError(
-            f"the target of sink {shape.sink!r} has rows in it already, and they would be replaced by those of view "
-            f"{shape.view!r}",
-            hint="name another place, or say adopt = true if they may be replaced",
+            f"the target of sink {shape.sink!r} already contains rows, which the rows of view {shape.view!r} would replace",
+            hint="name another target, or set adopt = true to replace them",
             sink=shape.sink,
+            reason="target-not-empty",
         )
 
 
-def _at(stand: SinkCheckpoint, tick: Token) -> SinkCheckpoint:
+def _at(checkpoint: SinkCheckpoint, tick: Token) -> SinkCheckpoint:
     """Return the checkpoint moved to a later tick."""
-    return replace(stand, tick=tick.number, id=tick.id)
+    return replace(checkpoint, tick=tick.number, id=tick.id)
 
 
 def _letters_of(rows: pa.RecordBatch, tried: Withheld, given: pa.RecordBatch) -> tuple[int, ...]:

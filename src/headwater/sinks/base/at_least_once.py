@@ -30,7 +30,7 @@ from headwater.core.errors import AlreadyWrittenError
 from headwater.core.positions import Token
 from headwater.log.protocol import Append, Log, Producer, ProducerInfo
 from headwater.sinks.base.checksums import tally
-from headwater.sinks.base.last_delivered import Remembered
+from headwater.sinks.base.last_delivered import LastDelivered
 from headwater.sinks.base.target import (
     TICK,
     CheckpointConflictError,
@@ -55,7 +55,7 @@ class CheckpointKeeper(Protocol):
         """Replace the text that was read last, in one step; CheckpointConflictError if the stored text has changed since."""
         ...
 
-    def handed(self) -> Token | None:
+    def last_delivered(self) -> Token | None:
         """Return the tick that was delivered last, or was about to be, as recorded outside the log; None if unknown."""
         ...
 
@@ -73,8 +73,8 @@ class LogKeeper:
         self._log = log
         self._name = f"sink:{sink}"
         self._of = hashlib.blake2b(of.encode(), digest_size=8).hexdigest()
-        self._beside = None if workspace is None else Remembered(workspace, log.identity, sink, self._of)
-        self._handed: Token | None = None
+        self._file = None if workspace is None else LastDelivered(workspace, log.identity, sink, self._of)
+        self._last_delivered: Token | None = None
         self._next = (0, 0)
         """Sequence and epoch with which the next note replaces the one read last."""
 
@@ -83,7 +83,7 @@ class LogKeeper:
         self._log.settle()
         known = self._log.producer(self._name)
         self._next = (0, 0) if known is None else (known.sequence + 1, known.epoch)
-        return self._stand_in(known)
+        return self._checkpoint_in(known)
 
     def write(self, text: str) -> None:
         """See `CheckpointKeeper`."""
@@ -94,19 +94,19 @@ class LogKeeper:
         # nothing.
         if (found := self.read()) != text:
             raise CheckpointConflictError(
-                "another process has applied changes of the sink at the same time",
+                "another process applied changes of the sink at the same time",
                 found=None if found is None else SinkCheckpoint.parse(found),
             )
 
-    def handed(self) -> Token | None:
+    def last_delivered(self) -> Token | None:
         """See `CheckpointKeeper`."""
-        return None if self._beside is None else self._beside.tick()
+        return None if self._file is None else self._file.tick()
 
     def hand(self, tick: Token) -> None:
         """See `CheckpointKeeper`."""
-        if self._beside is not None and tick != self._handed:
-            self._beside.write(tick)
-            self._handed = tick
+        if self._file is not None and tick != self._last_delivered:
+            self._file.write(tick)
+            self._last_delivered = tick
 
     def forget(self) -> None:
         """Clear the checkpoint of a dropped sink, so that a new sink of the same name starts without one."""
@@ -116,7 +116,7 @@ class LogKeeper:
     def _note(self, note: dict[str, str], sequence: int, epoch: int) -> None:
         self._log.append(Append({}, Producer(self._name, sequence, epoch, note, exact=False)))
 
-    def _stand_in(self, known: ProducerInfo | None) -> str | None:
+    def _checkpoint_in(self, known: ProducerInfo | None) -> str | None:
         note = None if known is None else known.note
         return None if note is None or note.get("of") != self._of else str(note["stand"])
 
@@ -175,18 +175,20 @@ class Deliveries:
     def prepare(self, shape: TargetShape) -> None:
         """Set the shape; SinkError if the mode is 'upsert' and there is no key."""
         if shape.mode == "upsert" and not shape.key:
-            raise SinkError(f"sink {shape.sink!r} needs a key, or mode = 'changelog'", sink=shape.sink)
+            raise SinkError(
+                f"sink {shape.sink!r} needs a key, or mode = 'changelog'", sink=shape.sink, reason="no-key"
+            )
         self.shape = shape
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint as the keeper stored it."""
         self._compared = False
         text = self._keeper.read()
         return None if text is None else SinkCheckpoint.parse(text)
 
-    def handed(self) -> Token | None:
+    def last_delivered(self) -> Token | None:
         """Return the tick that was delivered last, as far as it is recorded apart from the checkpoint."""
-        return self._keeper.handed()
+        return self._keeper.last_delivered()
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """Return nothing, since the receiver cannot be read. The change computed from this has all rows of the view, and is
@@ -201,9 +203,13 @@ class Deliveries:
         this process are not delivered again, except those of snapshots."""
         shape, snapshot = self.shape, self._compared
         assert shape is not None
-        found = self.stand()
+        found = self.checkpoint()
         if found != before:
-            raise CheckpointConflictError(f"sink {shape.sink!r} is not where it was left", found=found)
+            raise CheckpointConflictError(
+                f"the checkpoint of sink {shape.sink!r} was changed by another process",
+                found=found,
+                sink=shape.sink,
+            )
         if snapshot or len(change):
             self._keeper.hand(after.token)
         refused: list[RefusedRow] = []
@@ -216,7 +222,7 @@ class Deliveries:
                     self._taken.add(key)
         if refused:
             self._compared = snapshot  # the change that replaces this one is a snapshot too
-            raise RowsRefusedError(f"{len(refused)} rows were refused", refused=refused)
+            raise RowsRefusedError(f"the target rejected {len(refused)} rows", refused=refused)
         self._keeper.write(after.text())
         self._taken.clear()
 

@@ -3,7 +3,7 @@ is kept.
 
 Kinds that support this implement `Versioned` in addition to `Target`; `versions` needs a prepared target. The staging
 version is called 'new', the previous one 'old'. Each is a target of the same kind with its own checkpoint, and
-`TargetVersions.there` says which of them exist. The build itself is in `sink_rebuild`.
+`TargetVersions.existing` says which of them exist. The build itself is in `sink_rebuild`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Version = Literal["new", "old"]
 class TargetVersions(Protocol):
     """The versions of a target apart from the active one. Errors are those of `Target`."""
 
-    def there(self) -> Collection[Version]:
+    def existing(self) -> Collection[Version]:
         """Return the versions that exist, complete or not: a crash may have left a half-filled 'new'."""
         ...
 
-    def beside(self, version: Version) -> Target:
+    def target(self, version: Version) -> Target:
         """Return a version as a target that is not prepared yet; preparing 'new' creates it."""
         ...
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """Make a version the active one, in one step; the version that was active becomes 'old'. A reader of the location
         sees the whole of one version or of the other, with the checkpoint that belongs to it. 'new' becomes active only
         while there is no 'old'; 'old' swaps places with the active version.
 
-        CheckpointConflictError if the checkpoint of the version is not `stand`, or the active version is at a later tick of
+        CheckpointConflictError if the checkpoint of the version is not `checkpoint`, or the active version is at a later tick of
         the same history; then nothing was changed. UsageError if 'old' exists when 'new' is to become active: another
         process was faster.
         """
@@ -61,37 +61,40 @@ def versions_of(target: Target, sink: str) -> TargetVersions:
     """Return the versions of a prepared target; UsageError if its kind has none."""
     if not isinstance(target, Versioned):
         raise UsageError(
-            f"sink {sink!r} cannot be built anew: it holds nothing that another version could take the place of",
-            detail="what it has sent is with whoever received it",
-            hint="DROP SINK and CREATE it again: it begins with all rows of the view",
+            f"sink {sink!r} cannot be rebuilt: its target keeps no contents that a new version could replace",
+            detail="sent changes cannot be recalled from their receivers",
+            hint="DROP SINK and CREATE SINK again: the new sink begins with all rows of the view",
             sink=sink,
         )
     return target.versions()
 
 
 def refuse_moved(
-    sink: str, expected: SinkCheckpoint, found: SinkCheckpoint | None, in_force: SinkCheckpoint | None
+    sink: str, expected: SinkCheckpoint, found: SinkCheckpoint | None, active: SinkCheckpoint | None
 ) -> None:
     """Raise CheckpointConflictError unless a version is at its expected checkpoint and not behind the active version."""
     if found != expected:
         raise CheckpointConflictError(
-            f"the new version of sink {sink!r} is not where it was left", found=found, sink=sink
+            f"the checkpoint of the new version of sink {sink!r} was changed by another process",
+            found=found,
+            sink=sink,
         )
     if (
-        in_force is not None
-        and in_force.whole
-        and in_force.history == expected.history
-        and in_force.tick > expected.tick
+        active is not None
+        and active.whole
+        and active.history == expected.history
+        and active.tick > expected.tick
     ):
         raise CheckpointConflictError(
-            f"the version of sink {sink!r} that is in force is ahead", found=in_force, sink=sink
+            f"the active version of sink {sink!r} is ahead of the new version", found=active, sink=sink
         )
 
 
 def refuse_kept(sink: str, old: str) -> NoReturn:
     """Raise UsageError: a previous version is kept, and another would take its place."""
     raise UsageError(
-        f"the version of sink {sink!r} from before its last rebuild is still kept, as {old}",
-        hint=f"`headwater rebuild {sink} --drop-old` removes it, `--back` puts it in force again",
+        f"the previous version of sink {sink!r}, from before its last rebuild, still exists as {old}",
+        hint=f"`headwater rebuild {sink} --drop-old` removes it, `--back` makes it active again",
         sink=sink,
+        reason="previous-version-kept",
     )

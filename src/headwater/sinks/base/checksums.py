@@ -36,16 +36,16 @@ class Tally:
         return Tally((self.checksum - other.checksum) % _MODULUS, self.rows - other.rows)
 
 
-def row_checksums(held: pa.RecordBatch) -> Hashes:
+def row_checksums(stored: pa.RecordBatch) -> Hashes:
     """Return the amount that each row adds to the checksum."""
-    return hash_rows([_bits(column) for column in held.columns], held.num_rows, seed=_SEED)
+    return hash_rows([_bits(column) for column in stored.columns], stored.num_rows, seed=_SEED)
 
 
-def tally(held: pa.RecordBatch, weights: Weights | None = None) -> Tally:
+def tally(stored: pa.RecordBatch, weights: Weights | None = None) -> Tally:
     """Return the tally of rows, each counted once or as often as its weight says."""
-    hashes = row_checksums(held)
+    hashes = row_checksums(stored)
     if weights is None:
-        return Tally(int(hashes.sum(dtype=np.uint64)), held.num_rows)
+        return Tally(int(hashes.sum(dtype=np.uint64)), stored.num_rows)
     total = (hashes * weights.view(np.uint64)).sum(dtype=np.uint64)
     return Tally(int(total), int(weights.sum()))
 

@@ -61,10 +61,13 @@ class Circuit:
                 why = (
                     f"after {self._failures} failures in a row"
                     if self._failures >= self._options.opens_after
-                    else "as it asks for"
+                    else "as its Retry-After header asks"
                 )
                 raise TargetDownError(
-                    f"{whom} is left alone for another {left_s:.0f} s, {why}", detail=self._reason or None
+                    f"the circuit breaker of {whom} stays open for another {left_s:.0f} s, {why}",
+                    detail=self._reason or None,
+                    left_s=round(left_s),
+                    failures=self._failures,
                 )
 
     def worked(self) -> None:

@@ -28,38 +28,42 @@ class Diversion:
         self._on_error = on_error
         self._letters = letters
 
-    def withheld(self, stand: SinkCheckpoint | None) -> Withheld:
+    def recorded(self, checkpoint: SinkCheckpoint | None) -> Withheld:
         """Return the rejected rows that a checkpoint records; none without a checkpoint."""
-        if stand is None:
+        if checkpoint is None:
             return Withheld.none(self._shape.schema)
-        return Withheld.decode(stand.withheld, self._shape.schema)
+        return Withheld.decode(checkpoint.withheld, self._shape.schema)
 
-    def divert(self, error: RowsRefusedError, netted: Netted, withheld: Withheld, serial: int) -> Withheld:
+    def divert(self, error: RowsRefusedError, netted: Netted, rejected: Withheld, serial: int) -> Withheld:
         """Return the rejected rows including those of a change that were rejected just now. SinkError if rejected rows stop
         the sink, or there are more than `ROWS_MAX`."""
         shape, first = self._shape, error.refused[0]
         if self._on_error == "stop" or self._letters is None:
             raise SinkError(
-                f"the target of sink {shape.sink!r} refuses a row of view {shape.view!r}: {first.reason}",
+                f"the target of sink {shape.sink!r} rejects a row of view {shape.view!r}: {first.reason}",
                 detail=f"the row is {shown(netted.rows.slice(first.index), 1)}",
-                hint="mend it where it comes from, or let the target take it; on_error = 'divert' leaves such rows out and "
-                "puts them on a topic",
+                hint="correct the row at its source, or change the target to accept it; on_error = 'divert' writes rejected rows to a "
+                "topic and continues",
                 sink=shape.sink,
+                view=shape.view,
+                reason="rejected-row",
             ) from error
-        withheld = withheld.and_refused(netted.rows, netted.change, error.refused, serial)
-        if len(withheld) > ROWS_MAX:
+        rejected = rejected.with_rejected(netted.rows, netted.change, error.refused, serial)
+        if len(rejected) > ROWS_MAX:
             raise SinkError(
-                f"the target of sink {shape.sink!r} refuses more than {ROWS_MAX:,} rows: {first.reason}",
-                hint="so many rows are not diverted: compare the columns of the view with what the target takes",
+                f"the target of sink {shape.sink!r} rejects more than {ROWS_MAX:,} rows: {first.reason}",
+                hint="that many rows are not diverted: compare the columns of the view with those that the target accepts",
                 sink=shape.sink,
+                rows=len(rejected),
+                rows_max=ROWS_MAX,
             ) from error
-        return withheld
+        return rejected
 
-    def tell_of(self, withheld: Withheld, stand: SinkCheckpoint) -> None:
+    def report_rejected(self, rejected: Withheld, checkpoint: SinkCheckpoint) -> None:
         """Report the rows that were rejected last as dead letters. They may have been reported already; the receiver detects
         that by their serial."""
-        if not len(withheld) or self._letters is None:
+        if not len(rejected) or self._letters is None:
             return
-        serial = int(withheld.letters.max())
-        last = withheld.take(np.flatnonzero(withheld.letters == serial))
-        self._letters(Letters(self._shape.sink, serial, stand.tick, last.rows, last.reasons))
+        serial = int(rejected.letters.max())
+        last = rejected.take(np.flatnonzero(rejected.letters == serial))
+        self._letters(Letters(self._shape.sink, serial, checkpoint.tick, last.rows, last.reasons))

@@ -54,7 +54,7 @@ def exchange(one: Path, other: Path) -> None:
     """Swap two folders in one step (`renameat2`). OSError if the file system does not support it."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
-        raise OSError(errno.ENOSYS, "there is no renameat2")
+        raise OSError(errno.ENOSYS, "renameat2 is not available")
     if rename(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -63,7 +63,7 @@ def exchange(one: Path, other: Path) -> None:
 
 @dataclass(frozen=True)
 class FolderVersions:
-    """The versions of a folder. `make` creates the target of a version, `stand` reads the checkpoint of a version, and
+    """The versions of a folder. `make` creates the target of a version, `checkpoint` reads the checkpoint of a version, and
     `locked` excludes other writers of a version."""
 
     sink: str
@@ -71,10 +71,10 @@ class FolderVersions:
     own: re.Pattern[str]
     """Names of the files that the sink writes."""
     make: Callable[[Version], Target]
-    stand: Callable[[Version | None], SinkCheckpoint | None]
+    checkpoint: Callable[[Version | None], SinkCheckpoint | None]
     locked: Callable[[Version | None], AbstractContextManager[None]]
 
-    def there(self) -> Collection[Version]:
+    def existing(self) -> Collection[Version]:
         """See `TargetVersions`. A crash between the swap and the rename leaves the previous version under the name of the
         staging version; it is renamed here."""
         new, old = sibling(self.path, "new"), sibling(self.path, "old")
@@ -86,18 +86,18 @@ class FolderVersions:
         both: tuple[Version, Version] = ("new", "old")
         return [version for version in both if sibling(self.path, version).is_dir()]
 
-    def beside(self, version: Version) -> Target:
+    def target(self, version: Version) -> Target:
         """See `TargetVersions`."""
         return self.make(version)
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """Swap the folders while locks exclude writers of both. Readers do not depend on the steps after the swap."""
         chosen, old = sibling(self.path, version), sibling(self.path, "old")
         try:
             with self.locked(None), self.locked(version):
                 if version == "new" and (old.is_dir() or not (chosen / MARK).exists()):
                     refuse_kept(self.sink, self.named("old"))
-                refuse_moved(self.sink, stand, self.stand(version), self.stand(None))
+                refuse_moved(self.sink, checkpoint, self.checkpoint(version), self.checkpoint(None))
                 if version == "new":
                     (self.path / MARK).unlink(missing_ok=True)
                 exchange(self.path, chosen)
@@ -109,9 +109,10 @@ class FolderVersions:
         except OSError as error:
             if error.errno in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV):
                 raise SinkError(
-                    f"two folders cannot change places in one step where {self.path} is: {error.strerror}",
-                    hint="put the sink's path on a local file system of Linux, such as ext4, xfs or btrfs",
+                    f"the file system of {self.path} cannot exchange two folders atomically: {error.strerror}",
+                    hint="move the path of the sink to a local Linux file system such as ext4, xfs or btrfs",
                     sink=self.sink,
+                    path=str(self.path),
                 ) from error
             raise TargetDownError(f"{self.path} could not be switched", detail=str(error)) from error
 

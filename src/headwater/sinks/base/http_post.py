@@ -106,7 +106,7 @@ class Hook:
                 if status not in _AGAIN and status < 500:
                     self.circuit.worked()
                     return status, said
-                reason = f"it answers {status}: {said}" if said else f"it answers {status}"
+                reason = f"the response was {status}: {said}" if said else f"the response was {status}"
                 after_s = self._retry_after(asked)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
@@ -118,7 +118,7 @@ class Hook:
                 break
             pause_s = self._options.pause_s * 2**attempt
             self._wait(jittered(pause_s, self._chance) if after_s is None else after_s)
-        raise TargetDownError(f"{self.shown} does not take a request", detail=reason)
+        raise TargetDownError(f"{self.shown} did not accept the request", detail=reason, url=self.shown)
 
     def _headers(self, body: bytes, key: str) -> dict[str, str]:
         """Return the headers of one attempt, which has a timestamp of its own."""
@@ -178,8 +178,9 @@ def _address(url: str, whose: str) -> SplitResult:
         good = False
     if not good:
         raise SinkError(
-            f"the url of {whose} is not the address of a web server",
+            f"the url of {whose} is not a valid http or https URL",
             hint="url = 'https://host/path', with %20 in place of a space",
+            option="url",
         )
     return parts
 
@@ -198,8 +199,9 @@ def _check_texts(options: HttpPostOptions, whose: str) -> None:
         given = getattr(options, name)
         if given is not None and not isinstance(given, str):
             raise SinkError(
-                f"the {name} of {whose} is a text, not a {type(given).__name__}",
-                hint=f"{name} = env('NAME') names an environment variable that has it",
+                f"the {name} of {whose} must be a text, not {type(given).__name__}",
+                hint=f"{name} = env('NAME') reads it from an environment variable",
+                option=name,
             )
 
 
@@ -207,8 +209,9 @@ def _check_token(token: str | None, whose: str) -> None:
     """Raise SinkError if a header cannot hold the token. The token is not shown: the reader of the error may not know it."""
     if token is not None and not (token.isascii() and token.isprintable()):
         raise SinkError(
-            f"the token of {whose} has characters in it that a header cannot have",
-            hint="does it end in a line break? `printf %s` writes none",
+            f"the token of {whose} contains characters that an HTTP header cannot have",
+            hint="remove a line break at its end; `printf %s` writes none",
+            option="token",
         )
 
 

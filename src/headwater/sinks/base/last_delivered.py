@@ -21,7 +21,7 @@ from headwater.core.positions import Token
 from headwater.core.storage import Storage
 
 
-class Remembered:
+class LastDelivered:
     """The record of one sink of one workspace; `of` identifies the receiver, as in the log."""
 
     def __init__(self, workspace: Path, identity: str, sink: str, of: str) -> None:

@@ -51,42 +51,44 @@ def net(ticks: Ticks, shape: TargetShape, target: Target) -> Netted:
     if shape.mode == "upsert":
         change = consolidate(concat([delta for _, delta in ticks], shape.schema))
         coming, going = change.filter(change.weights > 0), change.filter(change.weights < 0)
-        held = target.held(coming.rows)
+        stored = target.stored_form(coming.rows)
         if (coming.weights > 1).any():
-            raise not_unique(shape, held, target.key, coming.weights > 1)
-        return net_rows(coming.rows, held, target.held(going.rows), shape, target.key)
+            raise not_unique(shape, stored, target.key, coming.weights > 1)
+        return net_rows(coming.rows, stored, target.stored_form(going.rows), shape, target.key)
     if shape.mode == "append":
         filled = [consolidate(delta) for _, delta in ticks]
         if any((delta.weights < 0).any() for delta in filled):
             raise _retracts(shape)
         rows = concat_rows([_expanded(delta) for delta in filled], shape.schema)
-        held = target.held(rows)
-        return Netted(TargetChange.of_records(held), rows, tally(held))
+        stored = target.stored_form(rows)
+        return Netted(TargetChange.of_records(stored), rows, tally(stored))
     return _records(ticks, shape, target)
 
 
-def net_level(
-    view: Delta, held: pa.RecordBatch, there: pa.RecordBatch, tick: int, shape: TargetShape, target: Target
+def net_difference(
+    view: Delta, stored: pa.RecordBatch, there: pa.RecordBatch, tick: int, shape: TargetShape, target: Target
 ) -> Netted:
-    """Return the change that makes a target with the rows `there` (with `_weight` in mode 'changelog') equal to a view. The
-    view is consolidated, and `held` is its stored form. SinkError if the change would violate the key or the mode."""
+    """Return the change that makes a target with the rows `existing` (with `_weight` in mode 'changelog') equal to a view. The
+    view is consolidated, and `stored_form` is its stored form. SinkError if the change would violate the key or the mode."""
     if shape.mode == "upsert":
         if (view.weights > 1).any():
-            raise not_unique(shape, held, target.key, view.weights > 1)
-        return net_rows(view.rows, held, there, shape, target.key)
+            raise not_unique(shape, stored, target.key, view.weights > 1)
+        return net_rows(view.rows, stored, there, shape, target.key)
     weights = np.ones(there.num_rows, dtype=np.int64)
     if shape.mode == "changelog":
         weights = there.column(WEIGHT.name).to_numpy().astype(np.int64)
         there = there.drop_columns([WEIGHT.name])
-    both = concat_rows([held, there], held.schema)
+    both = concat_rows([stored, there], stored.schema)
     sums = np.concatenate([view.weights, -weights])
     missing = consolidate(Delta(both, sums))
     if shape.mode == "append" and (missing.weights < 0).any():
         raise SinkError(
-            f"the target of sink {shape.sink!r} has {-int(missing.weights[missing.weights < 0].sum())} rows that view "
-            f"{shape.view!r} has not, and rows are only added there",
-            hint="remove them there, or drop the sink and make it anew with another name",
+            f"the append-only target of sink {shape.sink!r} has {-int(missing.weights[missing.weights < 0].sum())} rows that view "
+            f"{shape.view!r} does not have",
+            hint="delete them in the target, or drop the sink and create it again with another name",
             sink=shape.sink,
+            view=shape.view,
+            reason="extra-rows",
         )
     if shape.mode == "append":
         added = _expanded(missing)
@@ -128,9 +130,9 @@ def net_rows(
     return Netted(TargetChange.of_keys(deletes, coming), rows, difference)
 
 
-def key_identities(held: pa.RecordBatch, key: Sequence[str]) -> tuple[Hashes, Hashes]:
+def key_identities(stored: pa.RecordBatch, key: Sequence[str]) -> tuple[Hashes, Hashes]:
     """Return 128-bit hashes of the keys of stored rows."""
-    return identities([held.column(name) for name in key], held.num_rows, exact=True)
+    return identities([stored.column(name) for name in key], stored.num_rows, exact=True)
 
 
 def as_records(change: Delta, tick: int) -> pa.RecordBatch:
@@ -139,13 +141,15 @@ def as_records(change: Delta, tick: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=change.rows.schema.append(WEIGHT).append(TICK))
 
 
-def not_unique(shape: TargetShape, held: pa.RecordBatch, key: Sequence[str], wrong: Mask) -> SinkError:
+def not_unique(shape: TargetShape, stored: pa.RecordBatch, key: Sequence[str], wrong: Mask) -> SinkError:
     """Return the error for several rows with one key."""
-    example = shown(take_rows(held.select(list(key)), np.flatnonzero(wrong)[:1]), 1)
+    example = shown(take_rows(stored.select(list(key)), np.flatnonzero(wrong)[:1]), 1)
     return SinkError(
-        f"view {shape.view!r} has several rows with the key {example}, and sink {shape.sink!r} holds one row per key",
+        f"view {shape.view!r} has several rows with the key {example}, and sink {shape.sink!r} stores one row per key",
         hint="name a key that is unique in the view, such as the columns of its GROUP BY",
         sink=shape.sink,
+        view=shape.view,
+        key=example,
     )
 
 
@@ -167,13 +171,13 @@ def _records(ticks: Ticks, shape: TargetShape, target: Target) -> Netted:
     rows, records, total = [], [], Tally()
     for tick, delta in ticks:
         delta = consolidate(delta)
-        held = delta.with_rows(target.held(delta.rows))
+        stored = delta.with_rows(target.stored_form(delta.rows))
         rows.append(delta.rows)
-        records.append(as_records(held, tick))
-        total += tally(held.rows, held.weights)
+        records.append(as_records(stored, tick))
+        total += tally(stored.rows, stored.weights)
     if not records:
-        held = target.held(empty_rows(shape.schema))
-        records.append(as_records(Delta.empty(held.schema), 0))
+        stored = target.stored_form(empty_rows(shape.schema))
+        records.append(as_records(Delta.empty(stored.schema), 0))
     added = concat_rows(records, records[0].schema)
     return Netted(TargetChange.of_records(added), concat_rows(rows, shape.schema), total)
 
@@ -199,7 +203,9 @@ def _same_rows(both: pa.RecordBatch, group: Indices, sizes: Indices, count: int)
 
 def _retracts(shape: TargetShape) -> SinkError:
     return SinkError(
-        f"view {shape.view!r} took rows back, and sink {shape.sink!r} only adds rows",
-        hint="follow it with a key, or as a changelog, which has _weight and _tick",
+        f"view {shape.view!r} retracted rows, and sink {shape.sink!r} is append-only",
+        hint="declare a key, or mode = 'changelog', which adds the columns _weight and _tick",
         sink=shape.sink,
+        view=shape.view,
+        reason="retraction",
     )

@@ -80,7 +80,7 @@ class Withheld:
         reasons = tuple(self.reasons[i] for i in indices)
         return Withheld(take_rows(self.rows, indices), self.weights[indices], self.letters[indices], reasons)
 
-    def and_refused(
+    def with_rejected(
         self, rows: pa.RecordBatch, change: TargetChange, refused: Sequence[RefusedRow], letter: int
     ) -> Withheld:
         """Return these rows and the rows of a change that were rejected just now; `rows` are the rows of the view from which
@@ -112,17 +112,17 @@ class Withheld:
             reasons.setdefault(pair, []).append(one.reason)
         # equal records of a changelog were netted, so one rejection is for all of them
         netted = WEIGHT.name in change.records.schema.names
-        places, told = [], []
+        places, why = [], []
         for place, pair in enumerate(row_pairs(given)):
             if left := reasons.get(pair):
                 places.append(place)
-                told.append(left[0] if netted else left.pop())
+                why.append(left[0] if netted else left.pop())
         back = tried.take(np.array(places, dtype=np.int64))
         return Withheld(
             concat_rows([self.rows, back.rows], self.rows.schema),
             np.concatenate([self.weights, back.weights]),
             np.concatenate([self.letters, back.letters]),
-            (*self.reasons, *told),
+            (*self.reasons, *why),
         )
 
     def after(self, change: TargetChange, target: Target) -> Withheld:
@@ -132,7 +132,7 @@ class Withheld:
         touched = concat_rows(
             [change.deletes, change.upserts.select(list(target.key))], change.deletes.schema
         )
-        mine = key_identities(target.held(self.rows), target.key)
+        mine = key_identities(target.stored_form(self.rows), target.key)
         return self._where(~_among(mine, key_identities(touched, target.key)))
 
     def still_in(self, view: Delta) -> Withheld:
@@ -143,7 +143,7 @@ class Withheld:
 
     def tally(self, target: Target) -> Tally:
         """Return the checksum and number of rows that these rows would add to the target."""
-        return tally(target.held(self.rows), self.weights) if len(self) else Tally()
+        return tally(target.stored_form(self.rows), self.weights) if len(self) else Tally()
 
     def _where(self, mask: Mask) -> Withheld:
         return self if mask.all() else self.take(np.flatnonzero(mask))

@@ -51,7 +51,7 @@ class Rebuilt:
 class Rebuilding:
     """Builds and switches the versions of one sink. `target` is the active version. It is kept up to date meanwhile, here or
     in another process, and that applier reports rejected rows; rows that a staging version rejects are reported once it is
-    active. `told` is called with each step."""
+    active. `on_step` is called with each step."""
 
     def __init__(
         self,
@@ -61,26 +61,26 @@ class Rebuilding:
         clock: Clock,
         *,
         on_error: OnError = "stop",
-        told: Callable[[Step], None] = lambda step: None,
+        on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
         self._shape = shape
         self._target = target
         self._feed = feed
         self._clock = clock
         self._on_error = on_error
-        self._told = told
+        self._on_step = on_step
 
     def old(self) -> str | None:
         """Return the name of the previous version that is kept; None if none is."""
         versions = self._versions()
-        return versions.named("old") if "old" in versions.there() else None
+        return versions.named("old") if "old" in versions.existing() else None
 
     def build(self, *, verify: bool = True) -> Rebuilt:
         """Build a staging version and make it active. UsageError while a previous version is kept."""
         versions = self._versions()
-        if "old" in versions.there():
+        if "old" in versions.existing():
             refuse_kept(self._shape.sink, versions.named("old"))
-        left = "new" in versions.there()
+        left = "new" in versions.existing()
         try:
             return self._put(versions, "new", verify)
         except (TargetDownError, CheckpointConflictError):
@@ -96,14 +96,14 @@ class Rebuilding:
         """Make the previous version active again, after it caught up; the version that was active is kept as the previous
         one."""
         versions = self._versions()
-        if "old" not in versions.there():
+        if "old" not in versions.existing():
             raise self._none()
         return self._put(versions, "old", verify)
 
     def drop_old(self) -> str:
         """Remove the previous version and return its name."""
         versions = self._versions()
-        if "old" not in versions.there():
+        if "old" not in versions.existing():
             raise self._none()
         versions.drop("old")
         return versions.named("old")
@@ -114,43 +114,45 @@ class Rebuilding:
 
     def _put(self, versions: TargetVersions, version: Version, verify: bool) -> Rebuilt:
         began_ms = self._clock.steady_ms()
-        beside = versions.beside(version)
+        staged = versions.target(version)
         applier = Applier(
-            self._shape, beside, self._feed, self._clock, on_error=self._on_error, letters=_untold
+            self._shape, staged, self._feed, self._clock, on_error=self._on_error, letters=_discard
         )
         try:
-            self._told("filling")
+            self._on_step("filling")
             self._follow(applier)
             if verify:
-                self._told("verifying")
+                self._on_step("verifying")
                 self._verify(applier, versions, version)
-            self._told("switching")
-            stand = self._switch(applier, versions, version)
+            self._on_step("switching")
+            checkpoint = self._switch(applier, versions, version)
         finally:
             applier.close()
-        self._told("switched")
+        self._on_step("switched")
         seconds = (self._clock.steady_ms() - began_ms) / 1_000
         old = versions.named("old")
-        return Rebuilt(self._shape.sink, stand.rows, stand.tick, seconds, verify, old)
+        return Rebuilt(self._shape.sink, checkpoint.rows, checkpoint.tick, seconds, verify, old)
 
     def _follow(self, applier: Applier) -> SinkCheckpoint:
         for left in reversed(range(SWITCH_TRIES)):
             try:
                 while applier.step():
                     pass
-                stand = applier.mark()
+                checkpoint = applier.mark()
                 break
             except CheckpointConflictError:
                 # the active version was written at the same time, and both share one location
                 applier.forget()
                 if not left:
                     raise
-        if stand is None:
+        if checkpoint is None:
             raise UsageError(
-                f"view {self._shape.view!r} is part of no tick yet: there is nothing to build from",
-                hint="`headwater run --once`, or ws.run(), makes one",
+                f"sink {self._shape.sink!r} cannot be rebuilt: view {self._shape.view!r} is not part of any tick yet",
+                hint="run a tick with `headwater run --once` or ws.run()",
+                sink=self._shape.sink,
+                view=self._shape.view,
             )
-        return stand
+        return checkpoint
 
     def _verify(self, applier: Applier, versions: TargetVersions, version: Version) -> None:
         found = check(applier, self._feed)
@@ -160,21 +162,24 @@ class Rebuilding:
         if version == "new":
             versions.drop("new")
         raise SinkError(
-            f"the {version} version of sink {self._shape.sink!r} is not what view {self._shape.view!r} is at tick "
-            f"{found.tick}, and the one in force stays",
+            f"the {version} version of sink {self._shape.sink!r} differs from view {self._shape.view!r} at tick "
+            f"{found.tick}; the active version stays",
             detail=found.detail,
-            hint="try again; if it stays so, the target changes what it is given",
+            hint="try again; if it fails again, the target changes the values that are written to it",
             sink=self._shape.sink,
+            view=self._shape.view,
+            tick=found.tick,
+            reason="verification-failed",
         )
 
     def _switch(self, applier: Applier, versions: TargetVersions, version: Version) -> SinkCheckpoint:
         """Switch to a version after it caught up, and return its checkpoint. The comparison stays valid a few ticks later,
         because only changes are applied after it."""
         for _ in range(SWITCH_TRIES):
-            stand = self._follow(applier)
+            checkpoint = self._follow(applier)
             try:
-                versions.switch(version, stand)
-                return stand
+                versions.switch(version, checkpoint)
+                return checkpoint
             except CheckpointConflictError:
                 applier.forget()
             except TargetDownError as error:
@@ -184,27 +189,30 @@ class Rebuilding:
                 reason = error.message
                 self._feed.wait(_PAUSE_MS)
                 if self._is_switched(versions):
-                    return stand
+                    return checkpoint
                 applier.forget()
                 continue
-            reason = "the version in force was always ahead"
+            reason = "the active version was ahead at every attempt"
         raise LogTimeoutError(
             f"sink {self._shape.sink!r} could not be switched to its {version} version: {reason}",
-            hint="the one in force goes on; try again, and what was built is used",
+            hint="the active version is still updated; try again: the version that was built is used",
+            sink=self._shape.sink,
         )
 
     def _is_switched(self, versions: TargetVersions) -> bool:
         """Whether the staging version became active, after the connection was lost during the switch."""
-        there = versions.there()
+        there = versions.existing()
         return "old" in there or "new" not in there
 
     def _none(self) -> UsageError:
         sink = self._shape.sink
         return UsageError(
-            f"sink {sink!r} has no version that was kept", hint=f"`headwater rebuild {sink}` makes a new one"
+            f"sink {sink!r} has no previous version",
+            hint=f"`headwater rebuild {sink}` builds a new version",
+            sink=sink,
         )
 
 
-def _untold(letters: Letters) -> None:
+def _discard(letters: Letters) -> None:
     """Report nothing: if two appliers reported rejected rows of one sink at the same time, each would take the other's
     letters for its own."""

@@ -17,15 +17,15 @@ class SinkReport:
         self._news = threading.Condition()
         self._listeners: list[Callable[[Status], None]] = []
 
-    def listen(self, told: Callable[[Status], None]) -> None:
-        """Call `told` with every new status from now on."""
-        self._listeners.append(told)
+    def listen(self, listener: Callable[[Status], None]) -> None:
+        """Call `listener` with every new status from now on."""
+        self._listeners.append(listener)
 
     def note(self, state: State, reason: str | None = None, *, attempts: int = 0) -> None:
         """Set the state of the sink."""
         self.put(replace(self.status, state=state, reason=reason, attempts=attempts))
 
-    def followed(self, tick: int, rows: int, *, withheld: int | None = None) -> None:
+    def advanced(self, tick: int, rows: int, *, withheld: int | None = None) -> None:
         """Record that the target has everything up to a tick, and that `rows` were applied just now."""
         status = self.status
         self.put(
@@ -47,8 +47,8 @@ class SinkReport:
             with self._news:
                 self.status = status
                 self._news.notify_all()
-            for told in self._listeners:
-                told(status)
+            for listener in self._listeners:
+                listener(status)
 
     def wait(self, tick: int, timeout_ms: float) -> bool:
         """Wait until the target has everything up to a tick, or the sink is stopped or closed, or the timeout passes; return

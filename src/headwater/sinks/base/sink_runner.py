@@ -74,7 +74,7 @@ class SinkRunner:
             return
         if self.applier.report.wait(tick, timeout_ms):
             return
-        raise self._not_there(tick, timeout_ms)
+        raise self._behind_error(tick, timeout_ms)
 
     def catch_up(self, tick: int | None = None, timeout_ms: float = LAST_RETRY_MS) -> int | None:
         """Bring the target up to a tick, or to the newest one, in this thread, and retry while the target does not answer.
@@ -107,7 +107,7 @@ class SinkRunner:
                 self._stopped(error, f"{type(error).__name__}: {error}")
                 raise
             if tick is not None and self._clock.steady_ms() > until_ms:
-                raise self._not_there(tick, timeout_ms)
+                raise self._behind_error(tick, timeout_ms)
 
     def _run(self) -> None:
         delay_ms = FIRST_RETRY_MS
@@ -150,19 +150,23 @@ class SinkRunner:
             self._component.failed(error)
         self.applier.report.note("stopped", reason)
 
-    def _not_there(self, tick: int, timeout_ms: float) -> HeadwaterError:
+    def _behind_error(self, tick: int, timeout_ms: float) -> HeadwaterError:
         status = self.applier.status()
         if status.state == "stopped":
             return SinkError(
                 f"sink {status.sink!r} is stopped: {status.reason}",
-                hint="mend it and resume the sink, or start the engine anew",
+                hint="correct the cause and resume the sink, or restart the engine",
                 sink=status.sink,
+                status=status.state,
             )
         return LogTimeoutError(
-            f"sink {status.sink!r} did not get to tick {tick} within {timeout_ms / 1_000:g} s: it is at "
-            f"{'none' if status.tick is None else status.tick}, and {status.state}",
+            f"sink {status.sink!r} did not reach tick {tick} within {timeout_ms / 1_000:g} s: it is "
+            f"{'before the first tick' if status.tick is None else f'at tick {status.tick}'}, and {status.state}",
             detail=status.reason,
-            hint="`headwater lag` says how far it is",
+            hint="`headwater lag` shows how far behind it is",
+            sink=status.sink,
+            tick=tick,
+            last_tick=status.tick,
         )
 
 

@@ -41,7 +41,7 @@ class Differences:
     def __len__(self) -> int:
         return int(self.missing.num_rows + self.extra.num_rows + self.found.num_rows)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return a description in words, with examples of each kind."""
         parts = []
         if self.missing.num_rows:
@@ -76,8 +76,8 @@ class SinkCheck:
     @property
     def finding(self) -> Finding:
         """The difference as a finding of verification."""
-        told = f"sink {self.sink!r} differs from view {self.view!r}: {self.detail}"
-        return Finding(f"sink {self.sink}", None, None, None, told)
+        text = f"sink {self.sink!r} differs from view {self.view!r}: {self.detail}"
+        return Finding(f"sink {self.sink}", None, None, None, text)
 
 
 def check(applier: Applier, feed: SinkFeed, *, repair: bool = False, cheap: bool = False) -> SinkCheck:
@@ -88,17 +88,17 @@ def check(applier: Applier, feed: SinkFeed, *, repair: bool = False, cheap: bool
     with applier.paused() as target:
         for _ in range(_TRIES):
             with frozen(target):
-                stand = target.stand()
-                found = _check(applier, target, feed, stand, cheap)
-                if target.stand() == stand:
+                checkpoint = target.checkpoint()
+                found = _check(applier, target, feed, checkpoint, cheap)
+                if target.checkpoint() == checkpoint:
                     break
         else:
-            told = "it was moved on by another process while it was compared, time and again"
-            return SinkCheck(shape.sink, shape.view, None, None, found.rows, detail=told)
+            text = "another process advanced the sink during every attempt to compare it"
+            return SinkCheck(shape.sink, shape.view, None, None, found.rows, detail=text)
         if not repair or found.ok is not False:
             return found
-        applier.level()
-        after = _check(applier, target, feed, target.stand(), cheap)
+        applier.reconcile()
+        after = _check(applier, target, feed, target.checkpoint(), cheap)
         return SinkCheck(
             shape.sink,
             shape.view,
@@ -118,29 +118,29 @@ def frozen(target: Target) -> AbstractContextManager[None]:
 
 
 def _check(
-    applier: Applier, target: Target, feed: SinkFeed, stand: SinkCheckpoint | None, cheap: bool
+    applier: Applier, target: Target, feed: SinkFeed, checkpoint: SinkCheckpoint | None, cheap: bool
 ) -> SinkCheck:
     shape = applier.shape
     weight = WEIGHT.name if shape.mode == "changelog" else None
-    if stand is None:
+    if checkpoint is None:
         there = tally_all(target.contents(), weight).rows
-        known = "it does not know where it stands" if there else "nothing was applied yet"
+        known = "the target has rows but no checkpoint" if there else "nothing was applied yet"
         return SinkCheck(shape.sink, shape.view, False if there else None, None, there, detail=known)
-    withheld = Withheld.decode(stand.withheld, shape.schema)
+    rejected = Withheld.decode(checkpoint.withheld, shape.schema)
     found = tally_all(target.contents(), weight)
-    same = stand.whole and found == Tally(stand.checksum, stand.rows)
-    view = None if cheap and same else _view(feed, stand.token, applier.history(stand))
+    same = checkpoint.whole and found == Tally(checkpoint.checksum, checkpoint.rows)
+    view = None if cheap and same else _view(feed, checkpoint.token, applier.history(checkpoint))
     if view is not None and same:
-        expected = tally(target.held(view.rows), view.weights) - withheld.tally(target)
+        expected = tally(target.stored_form(view.rows), view.weights) - rejected.tally(target)
         same = expected == found
     if same:
-        return SinkCheck(shape.sink, shape.view, True, stand.tick, found.rows, len(withheld))
+        return SinkCheck(shape.sink, shape.view, True, checkpoint.tick, found.rows, len(rejected))
     if view is None:
-        told = f"it holds {found.rows} rows where there should be {stand.rows}, or others than these"
-        return SinkCheck(shape.sink, shape.view, False, stand.tick, found.rows, len(withheld), told)
-    rows = _differences(shape, target, view, withheld)
-    told = rows.told() or "what it holds is right, and its checksum is not"
-    return SinkCheck(shape.sink, shape.view, False, stand.tick, found.rows, len(withheld), told, rows)
+        text = f"the target has {found.rows} rows, and {checkpoint.rows} rows with the checksum {checkpoint.checksum} are expected"
+        return SinkCheck(shape.sink, shape.view, False, checkpoint.tick, found.rows, len(rejected), text)
+    rows = _differences(shape, target, view, rejected)
+    text = rows.summary() or "the rows are correct, but the stored checksum is not"
+    return SinkCheck(shape.sink, shape.view, False, checkpoint.tick, found.rows, len(rejected), text, rows)
 
 
 def _view(feed: SinkFeed, tick: Token, history: str | None) -> Delta | None:
@@ -154,17 +154,17 @@ def _view(feed: SinkFeed, tick: Token, history: str | None) -> Delta | None:
         return None
 
 
-def _differences(shape: TargetShape, target: Target, view: Delta, withheld: Withheld) -> Differences:
-    held = Delta(target.held(view.rows), view.weights)
-    less = Delta(target.held(withheld.rows), -withheld.weights)
-    parts = [held, less]
+def _differences(shape: TargetShape, target: Target, view: Delta, rejected: Withheld) -> Differences:
+    stored = Delta(target.stored_form(view.rows), view.weights)
+    less = Delta(target.stored_form(rejected.rows), -rejected.weights)
+    parts = [stored, less]
     for batch in target.contents():
         weights = np.ones(batch.num_rows, dtype=np.int64)
         if shape.mode == "changelog":
             weights = batch.column(WEIGHT.name).to_numpy()
             batch = batch.drop_columns([WEIGHT.name])
         parts.append(Delta(batch, -weights))
-    rest = consolidate(concat(parts, held.rows.schema))
+    rest = consolidate(concat(parts, stored.rows.schema))
     missing, extra = rest.filter(rest.weights > 0).rows, rest.filter(rest.weights < 0).rows
     nothing = missing.slice(0, 0)
     if not target.key or not missing.num_rows or not extra.num_rows:

@@ -1,11 +1,11 @@
 """The target interface: what every kind of sink implements, and what it may rely on.
 
-Rows of a view are written to a target in one form, the *stored form* (`held` in names): `held` converts rows of the view to
+Rows of a view are written to a target in one form, the *stored form*: `stored_form` converts rows of the view to
 it, `apply` writes it, `contents` returns it. Comparisons and checksums are over stored rows alone, so that a target which
 keeps less than the view has (text for numbers, one score of a row) is compared by what it does keep, and a value that
 another program wrote there need not be readable as the view's type.
 
-A target has a *checkpoint* (`stand` in names): the tick of its contents. It is stored in the target itself and advances in
+A target has a *checkpoint*: the tick of its contents. It is stored in the target itself and advances in
 one step with the contents: after a crash both or neither are there. A target that cannot do that says so in its docstring.
 
 The loop that calls a target is in `applier`; a target is called by one thread at a time.
@@ -175,7 +175,7 @@ class TargetPast:
 class Target(Protocol):
     """The place in an external system that one sink writes.
 
-    Any method except `held` and `key` may raise TargetDownError (the target is unavailable; the loop retries, and reads the
+    Any method except `stored_form` and `key` may raise TargetDownError (the target is unavailable; the loop retries, and reads the
     checkpoint first) and SinkError (an operator has to act; the sink stops and reports the error). After TargetDownError the
     next call reconnects. Nothing connects before `prepare`, which may be called again.
 
@@ -196,13 +196,13 @@ class Target(Protocol):
         and the statement that fixes it. The shape is first given in this call."""
         ...
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of the view in the stored form, in which `contents` returns them: as many, in the same order, each
         made from its row alone. Equal keys must become equal keys, and different keys different ones. In the modes 'append'
         and 'changelog' they are the rows of the view themselves. Accesses no external system."""
         ...
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint; None if there is none, because nothing was applied yet or the checkpoint was removed."""
         ...
 
@@ -246,7 +246,7 @@ class Freezing(Protocol):
 class Delivering(Protocol):
     """A target that can neither store its checkpoint nor be read."""
 
-    def handed(self) -> Token | None:
+    def last_delivered(self) -> Token | None:
         """Return the tick that was delivered last, as far as it is recorded apart from the checkpoint. If it is a tick of
         another history, the target is sent all rows."""
         ...

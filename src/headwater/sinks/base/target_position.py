@@ -14,7 +14,7 @@ class TargetPosition:
     """The position of one target. It is unknown until the target was asked, and after an error."""
 
     def __init__(self, shape: TargetShape, target: Target, feed: SinkFeed) -> None:
-        self.stand: SinkCheckpoint | None = None
+        self.checkpoint: SinkCheckpoint | None = None
         self.reached = Token(0)
         """Tick up to which the target has everything: the tick of the checkpoint, or a later one without changes."""
         self.is_known = False
@@ -23,7 +23,7 @@ class TargetPosition:
         self._feed = feed
         self._form = _form(shape, target)
         self._is_prepared = False
-        self._handed: Token | None = None
+        self._last_delivered: Token | None = None
 
     def prepare(self) -> None:
         """Prepare the target, unless it is prepared."""
@@ -33,13 +33,13 @@ class TargetPosition:
 
     def ask(self) -> None:
         """Read the checkpoint from the target."""
-        self.stand = self._target.stand()
-        self.reached = self.stand.token if self.stand is not None else Token(0)
-        self._handed = self._target.handed() if isinstance(self._target, Delivering) else None
+        self.checkpoint = self._target.checkpoint()
+        self.reached = self.checkpoint.token if self.checkpoint is not None else Token(0)
+        self._last_delivered = self._target.last_delivered() if isinstance(self._target, Delivering) else None
 
     def move(self, after: SinkCheckpoint) -> None:
         """Record that the target has advanced to a checkpoint."""
-        self.stand, self.reached, self._handed = after, after.token, None
+        self.checkpoint, self.reached, self._last_delivered = after, after.token, None
 
     def doubt(self) -> None:
         """Mark the position as unknown: the checkpoint is read again before anything else is done."""
@@ -49,23 +49,23 @@ class TargetPosition:
         """Mark the target as unprepared, too, after an error."""
         self.is_known = self._is_prepared = False
 
-    def history(self, stand: SinkCheckpoint) -> str | None:
+    def history(self, checkpoint: SinkCheckpoint) -> str | None:
         """Return the history of the view that a checkpoint belongs to; None if the checkpoint was written with another mode,
         key, column list or location."""
-        history, _, form = stand.history.rpartition("#")
+        history, _, form = checkpoint.history.rpartition("#")
         return history if form == self._form else None
 
-    def stand_at(self, point: Point) -> SinkCheckpoint:
+    def checkpoint_at(self, point: Point) -> SinkCheckpoint:
         """Return the checkpoint of a target that equals the view at a point; its checksum is not filled in."""
         return SinkCheckpoint(point.tick, f"{point.history}#{self._form}", 0, id=point.id)
 
     def goes_on(self, point: Point) -> bool:
         """Whether the next changes can be applied on top of the checkpoint. The feed checks that the tick after it follows
         this very tick."""
-        stand, reached = self.stand, self.reached
-        is_of_view = stand is not None and stand.whole and self.history(stand) == point.history
+        checkpoint, reached = self.checkpoint, self.reached
+        is_of_view = checkpoint is not None and checkpoint.whole and self.history(checkpoint) == point.history
         is_this_tick = reached.number < point.tick or not reached.differs(point.id)
-        if self._handed is not None and not self._feed.has(self._handed):
+        if self._last_delivered is not None and not self._feed.has(self._last_delivered):
             return False  # the receiver, which cannot be read, was sent a tick of another history
         return is_of_view and reached.number <= point.tick and is_this_tick
 

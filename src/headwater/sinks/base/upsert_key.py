@@ -21,8 +21,11 @@ def check_key(shape: TargetShape, declared: Key, unique: Sequence[Key]) -> Key:
     missing = [name for name in declared if name.lower() not in spelled]
     if missing:
         raise StatementError(
-            f"view {shape.view!r} has no column {missing[0]!r} to be the key of sink {shape.sink!r}",
+            f"view {shape.view!r} has no column {missing[0]!r}, which the key of sink {shape.sink!r} names",
             hint=f"its columns are {', '.join(shape.schema.names)}",
+            view=shape.view,
+            sink=shape.sink,
+            column=missing[0],
         )
     key = tuple(dict.fromkeys(spelled[name.lower()] for name in declared))
     known = [one for one in unique if all(name in shape.schema.names for name in one)]
@@ -32,11 +35,14 @@ def check_key(shape: TargetShape, declared: Key, unique: Sequence[Key]) -> Key:
     if not key and named:
         return min(named, key=len)
     raise StatementError(
-        f"nothing shows that {_columns(key)} {'is' if len(key) == 1 else 'are'} unique in view {shape.view!r}"
+        f"{_columns(key)} {'is' if len(key) == 1 else 'are'} not known to be unique in view {shape.view!r}"
         if key
-        else f"view {shape.view!r} has no key that sink {shape.sink!r} could replace and delete rows by",
-        detail="two rows with one key would overwrite each other in the target, in no particular order",
+        else f"view {shape.view!r} has no unique key by which sink {shape.sink!r} could update and delete rows",
+        detail="rows with the same key would overwrite each other in the target, in no particular order",
         hint=_hint(named, known),
+        view=shape.view,
+        sink=shape.sink,
+        key=tuple(key),
     )
 
 
@@ -46,7 +52,7 @@ def _hint(named: Sequence[Key], known: Sequence[Key]) -> str:
     if known:
         return "the view has one row: name any of its columns, as in key = '...'"
     return (
-        "group the view by the key, pass on the primary key of a topic, or take the first row of each key with "
+        "group the view by the key, select the primary key of a topic, or select the first row of each key with "
         "ROW_NUMBER() ... = 1"
     )
 

@@ -61,25 +61,32 @@ class LakeTable:
         name = ".".join(self.identifier)
         if found != expected:
             raise SinkError(
-                f"table {name} has other columns than sink {shape.sink!r} writes",
-                detail=f"it has {_shown(found)}; the sink writes {_shown(expected)}",
+                f"the columns of table {name} differ from those that sink {shape.sink!r} writes",
+                detail=f"the table has {_shown(found)}; the sink writes {_shown(expected)}",
                 hint="DROP SINK and CREATE SINK with another table",
                 sink=shape.sink,
+                table=name,
+                found=_shown(found),
+                expected=_shown(expected),
             )
         owner = table.properties.get(OWNER)
         if owner != shape.sink and table.current_snapshot() is not None:
             whose = "another program" if owner is None else f"sink {owner!r}"
             raise SinkError(
-                f"table {name} is filled by {whose}",
-                hint=f"give sink {shape.sink!r} another table; or set the table's property {OWNER} to {shape.sink!r}, "
-                "and its rows are brought level with the view",
+                f"table {name} belongs to {whose}",
+                hint=f"choose another table for sink {shape.sink!r}; or set the table property {OWNER} to {shape.sink!r}, "
+                "and the sink replaces its rows with those of the view",
                 sink=shape.sink,
+                table=name,
+                owner=owner,
             )
         if table.format_version != 2 or not table.spec().is_unpartitioned():
             raise SinkError(
-                f"table {name} is partitioned, or not of format version 2",
-                hint="give the sink a table of its own: it makes one if there is none",
+                f"table {name} is partitioned, or its format version is not 2",
+                hint="choose another table for the sink, which creates a table that does not exist",
                 sink=shape.sink,
+                table=name,
+                reason="table-format",
             )
         self._table = table
         return table

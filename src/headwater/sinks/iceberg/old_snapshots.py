@@ -15,11 +15,11 @@ from headwater.sinks.iceberg.versions import MAIN
 
 
 def past_of(
-    table: Table, sink: str, since: Since, stand: Callable[[Snapshot], SinkCheckpoint | None]
+    table: Table, sink: str, since: Since, checkpoint: Callable[[Snapshot], SinkCheckpoint | None]
 ) -> TargetPast:
-    """Return what a table retains from before a deletion. `stand` returns the checkpoint in a snapshot."""
+    """Return what a table retains from before a deletion. `checkpoint` returns the checkpoint in a snapshot."""
     name = ".".join(table.name()[-2:])
-    newer = [one for one in table.metadata.snapshots if _is_newer(stand(one), one, since)]
+    newer = [one for one in table.metadata.snapshots if _is_newer(checkpoint(one), one, since)]
     begin = min((one.sequence_number or 0 for one in newer), default=None)
     older = [s for s in table.metadata.snapshots if begin is None or (s.sequence_number or 0) < begin]
     marked = _marked(table, begin or 0)
@@ -28,7 +28,7 @@ def past_of(
         return TargetPast(
             None,
             f"rows that are marked as deleted in {count} of table {name}: `headwater rebuild {sink}`, then `headwater rebuild "
-            f"{sink} --drop-old`, writes them anew, and leaves older snapshots to be expired",
+            f"{sink} --drop-old`, rewrites the files; older snapshots have to be expired afterwards",
         )
     if older:
         until = from_us(max(one.timestamp_ms for one in older) * 1000 + 1000)
@@ -42,10 +42,14 @@ def past_of(
     return TargetPast(table.metadata.last_updated_ms * 1000, f"no older snapshot of table {name} is left")
 
 
-def _is_newer(stand: SinkCheckpoint | None, snapshot: Snapshot, since: Since) -> bool:
+def _is_newer(checkpoint: SinkCheckpoint | None, snapshot: Snapshot, since: Since) -> bool:
     """Whether the checkpoint of a snapshot is at the tick of the deletion or later, and the snapshot was also written after
     the deletion by the clock: a workspace restored from a copy uses tick numbers again."""
-    return stand is not None and stand.tick >= since.tick and snapshot.timestamp_ms * 1000 >= since.deleted_at
+    return (
+        checkpoint is not None
+        and checkpoint.tick >= since.tick
+        and snapshot.timestamp_ms * 1000 >= since.deleted_at
+    )
 
 
 def _marked(table: Table, begin: int) -> int:

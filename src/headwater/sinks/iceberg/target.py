@@ -53,7 +53,7 @@ from headwater.sinks.iceberg.table_commit import Edit, Manifests, commit, head_o
 from headwater.sinks.iceberg.table_files import Files, LiveFile, Sought
 from headwater.sinks.iceberg.versions import OURS, LakeVersions, branch_of
 
-STAND = "headwater.stand"
+CHECKPOINT = "headwater.stand"
 """Snapshot property with the checkpoint of the table."""
 _SMALL_FILES_MAX = 16
 """Minimum number of small files for a rewrite into one."""
@@ -69,9 +69,7 @@ class LakeTarget:
     """An Iceberg table. Without `catalog` properties the catalog is a SQLite file in the folder of the warehouse, which
     programs with pyiceberg open as `load_catalog("headwater", type="sql", uri="sqlite:///<warehouse>/catalog.db")`."""
 
-    guarantee: ClassVar[str] = (
-        "exactly once: rows and position are one snapshot of the table, put in place by one step of its catalog"
-    )
+    guarantee: ClassVar[str] = "exactly once: rows and checkpoint are committed as one snapshot of the table"
 
     def __init__(
         self,
@@ -115,24 +113,28 @@ class LakeTarget:
     def prepare(self, shape: TargetShape) -> None:
         """Create the table, or check that the existing one has these columns and belongs to this sink."""
         if shape.mode == "upsert" and not shape.key:
-            raise SinkError(f"sink {shape.sink!r} into LAKE needs a key, or mode = 'append'", sink=shape.sink)
+            raise SinkError(
+                f"sink {shape.sink!r} into LAKE needs a key, or mode = 'append'",
+                sink=shape.sink,
+                reason="no-key",
+            )
         self._shape = shape
         self._files = Files(shape.key, self._file_rows)
         self._manifests = Manifests()
         self._place.forget()
-        self._asked(lambda: self._place.open(shape))
+        self._translate_errors(lambda: self._place.open(shape))
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged: TINYINT and SMALLINT are INT in the table, and are read back as their own types."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint in the newest snapshot. Compaction by other programs, which changes no row, is skipped."""
-        return self._asked(lambda: self._stand(self._fresh()))
+        return self._translate_errors(lambda: self._checkpoint(self._fresh()))
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Commit one snapshot, with the property `after`."""
-        self._asked(lambda: self._apply(change, before, after))
+        self._translate_errors(lambda: self._apply(change, before, after))
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the newest snapshot, file by file."""
@@ -147,14 +149,20 @@ class LakeTarget:
                     yield adapt(batch, schema)
 
         found = batches()
-        while (batch := self._asked(lambda: next(found, None))) is not None:
-            yield batch.cast(self._held_schema())
+        while (batch := self._translate_errors(lambda: next(found, None))) is not None:
+            yield batch.cast(self._stored_schema())
 
     def versions(self) -> LakeVersions:
         """See `headwater.sinks.base.blue_green`."""
-        return LakeVersions(self._prepared().sink, self._beside, self._stand_of, self._fresh, self._asked)
+        return LakeVersions(
+            self._prepared().sink,
+            self._version_target,
+            self._checkpoint_of,
+            self._fresh,
+            self._translate_errors,
+        )
 
-    def _beside(self, version: Version) -> LakeTarget:
+    def _version_target(self, version: Version) -> LakeTarget:
         return LakeTarget(
             self._warehouse,
             self._name,
@@ -167,11 +175,13 @@ class LakeTarget:
     def past(self, since: Since) -> TargetPast:
         """Return the older snapshots, and the deleted rows in the files of the newest one."""
 
-        def stand(snapshot: Snapshot) -> SinkCheckpoint | None:
-            said = None if snapshot.summary is None else snapshot.summary[STAND]
+        def checkpoint(snapshot: Snapshot) -> SinkCheckpoint | None:
+            said = None if snapshot.summary is None else snapshot.summary[CHECKPOINT]
             return None if said is None else SinkCheckpoint.parse(said)
 
-        return self._asked(lambda: past_of(self._fresh(), self._prepared().sink, since, stand))
+        return self._translate_errors(
+            lambda: past_of(self._fresh(), self._prepared().sink, since, checkpoint)
+        )
 
     def close(self) -> None:
         """Close the catalog."""
@@ -181,10 +191,10 @@ class LakeTarget:
 
     def _apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         table = self._fresh()
-        found = self._stand(table)
+        found = self._checkpoint(table)
         if found != before:
             raise self._moved(found)
-        properties = {STAND: after.text()}
+        properties = {CHECKPOINT: after.text()}
         if self._prepared().mode == "upsert":
             edit = self._upserted(table, change, properties)
         else:
@@ -205,10 +215,10 @@ class LakeTarget:
                 failed = error
             table = self._fresh()
             now = head_of(table, self._branch)
-            if self._stand(table) != before or (now and now.snapshot_id) != (head and head.snapshot_id):
+            if self._checkpoint(table) != before or (now and now.snapshot_id) != (head and head.snapshot_id):
                 break
         self._place.forget()
-        raise self._moved(self._stand(self._fresh())) from failed
+        raise self._moved(self._checkpoint(self._fresh())) from failed
 
     def _gather(self, table: Table, properties: dict[str, str]) -> None:
         """Merge files that are many and small. If a commit of another process wins, nothing is merged."""
@@ -283,10 +293,10 @@ class LakeTarget:
 
     def _prepared(self) -> TargetShape:
         if self._shape is None:
-            raise RuntimeError("prepare comes first")
+            raise RuntimeError("prepare was not called")
         return self._shape
 
-    def _held_schema(self) -> pa.Schema:
+    def _stored_schema(self) -> pa.Schema:
         shape = self._prepared()
         return shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
 
@@ -294,13 +304,13 @@ class LakeTarget:
         """Return the table with its current metadata; create it again if it was dropped."""
         return self._place.fresh(self._prepared())
 
-    def _stand(self, table: Table) -> SinkCheckpoint | None:
-        return self._stand_of(table, self._branch)
+    def _checkpoint(self, table: Table) -> SinkCheckpoint | None:
+        return self._checkpoint_of(table, self._branch)
 
-    def _stand_of(self, table: Table, branch: str) -> SinkCheckpoint | None:
+    def _checkpoint_of(self, table: Table, branch: str) -> SinkCheckpoint | None:
         snapshot = head_of(table, branch)
         while snapshot is not None and snapshot.summary is not None:
-            said = snapshot.summary[STAND]
+            said = snapshot.summary[CHECKPOINT]
             if said is not None or snapshot.summary.operation != Operation.REPLACE:
                 return None if said is None else SinkCheckpoint.parse(said)
             parent = snapshot.parent_snapshot_id
@@ -309,24 +319,25 @@ class LakeTarget:
 
     def _moved(self, found: SinkCheckpoint | None) -> CheckpointConflictError:
         return CheckpointConflictError(
-            f"table {'.'.join(self.identifier)} is not where it was left", found=found
+            f"the checkpoint of table {'.'.join(self.identifier)} was changed by another process", found=found
         )
 
-    def _asked(self, act: Callable[[], Answer]) -> Answer:
+    def _translate_errors(self, act: Callable[[], Answer]) -> Answer:
         """Run an operation on the table, with storage and catalog errors converted to those of `Target`."""
         try:
             return act()
         except (OSError, StorageError, SQLAlchemyError, CommitStateUnknownException) as error:
             self._place.forget()
             raise TargetDownError(
-                f"table {'.'.join(self.identifier)} cannot be reached", detail=str(error)
+                f"the catalog of table {'.'.join(self.identifier)} cannot be reached", detail=str(error)
             ) from error
         except (ValueError, NotImplementedError) as error:
             self._place.forget()
             raise SinkError(
                 f"table {'.'.join(self.identifier)} cannot be read or written",
                 detail=str(error),
-                hint="if another program wrote to it, give the sink a table of its own",
+                hint="check the catalog and its storage; if another program writes to the table, choose another table for the sink",
+                table=".".join(self.identifier),
             ) from error
 
 
@@ -342,6 +353,7 @@ def _catalog(given: Any) -> dict[str, str] | None:
         return {str(name): str(value) for name, value in properties.items()}
     except ValueError:
         raise UsageError(
-            "catalog is the name of a catalog that pyiceberg is configured with, or a JSON object of its properties",
+            "catalog must be the name of a catalog in the configuration of pyiceberg, or a JSON object of its properties",
             hint="""catalog = '{"type": "rest", "uri": "https://..."}', or catalog = env('LAKE_CATALOG')""",
+            option="catalog",
         ) from None

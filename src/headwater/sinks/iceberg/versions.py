@@ -27,39 +27,39 @@ def branch_of(version: Version | None) -> str:
 
 @dataclass(frozen=True)
 class LakeVersions:
-    """The versions of one table. `fresh` returns the table with its current metadata, `stand` the checkpoint of a branch,
+    """The versions of one table. `fresh` returns the table with its current metadata, `checkpoint` the checkpoint of a branch,
     and `asked` runs an operation with the errors of a target."""
 
     sink: str
     make: Callable[[Version], Target]
-    stand: Callable[[Any, str], SinkCheckpoint | None]
+    checkpoint: Callable[[Any, str], SinkCheckpoint | None]
     fresh: Callable[[], Any]
     asked: Callable[[Callable[[], Any]], Any]
 
-    def there(self) -> Collection[Version]:
+    def existing(self) -> Collection[Version]:
         """See `TargetVersions`."""
         both: tuple[Version, Version] = ("new", "old")
         refs = self.asked(self.fresh).metadata.refs
         return [version for version in both if branch_of(version) in refs]
 
-    def beside(self, version: Version) -> Target:
+    def target(self, version: Version) -> Target:
         """See `TargetVersions`."""
         return self.make(version)
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """Point the branches to other snapshots in one commit of the catalog, which writes no snapshot."""
 
         def act() -> None:
             table, chosen = self.fresh(), branch_of(version)
             if version == "new" and OLD in table.metadata.refs:
                 refuse_kept(self.sink, self.named("old"))
-            refuse_moved(self.sink, stand, self.stand(table, chosen), self.stand(table, MAIN))
+            refuse_moved(self.sink, checkpoint, self.checkpoint(table, chosen), self.checkpoint(table, MAIN))
             seen = {name: head_of(table, name) for name in (MAIN, chosen)}
             heads = {MAIN: seen[chosen], chosen: None, OLD: seen[MAIN]}
             wanted = {name: head for name, head in heads.items() if head is not None or name == NEW}
             if not point(table, wanted, seen):
                 raise CheckpointConflictError(
-                    f"the table of sink {self.sink!r} moved on meanwhile", found=None
+                    f"another process committed to the table of sink {self.sink!r}", found=None
                 )
 
         self.asked(act)

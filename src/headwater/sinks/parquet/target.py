@@ -1,8 +1,8 @@
 """PARQUET: the rows of a view as plain Parquet files in a folder, for anything that reads Parquet.
 
 Guarantee: exactly once. A change is one file that is written under a temporary name, synced, and put in place by one rename.
-The checkpoint is in the metadata of the file (`headwater.stand`), so rows and checkpoint are one step; a crash leaves a
-temporary file, which the next start removes. A checkpoint that advances without changes is in `_stand.json`, which names the
+The checkpoint is in the metadata of the file (`headwater.checkpoint`), so rows and checkpoint are one step; a crash leaves a
+temporary file, which the next start removes. A checkpoint that advances without changes is in `_checkpoint.json`, which names the
 file that it belongs to.
 
 In mode 'upsert' the folder has one file, `contents.parquet`, with all rows. Each change rewrites it, which costs as much as
@@ -43,12 +43,12 @@ from headwater.sinks.base.target import (
 )
 
 CONTENTS = "contents.parquet"
-STAND = b"headwater.stand"
+CHECKPOINT = b"headwater.stand"
 _ID = b"headwater.id"
-_STAND_FILE, _LOCK_FILE, _ASIDE = "_stand.json", "_lock", ".aside-"
+_CHECKPOINT_FILE, _LOCK_FILE, _ASIDE = "_stand.json", "_lock", ".aside-"
 _NUMBERED = re.compile(r"^(\d{10})-tick-\d+\.parquet$")
 _OWN = re.compile(
-    rf"{re.escape(CONTENTS)}|\d{{10}}-tick-\d+\.parquet|{MARK}|{_LOCK_FILE}|{re.escape(_STAND_FILE)}(?:{TEMPORARY})?"
+    rf"{re.escape(CONTENTS)}|\d{{10}}-tick-\d+\.parquet|{MARK}|{_LOCK_FILE}|{re.escape(_CHECKPOINT_FILE)}(?:{TEMPORARY})?"
     rf"|{re.escape(_ASIDE)}[0-9a-f-]{{36}}"
 )
 """Names of the files that a sink writes into its folder."""
@@ -61,7 +61,7 @@ class ParquetTarget:
     """Parquet files in a folder."""
 
     guarantee: ClassVar[str] = (
-        "exactly once: a change and its position are one file, put in place by one rename"
+        "exactly once: a change and its checkpoint are one file, which one rename commits"
     )
 
     def __init__(self, path: str | Path, *, version: Version | None = None) -> None:
@@ -85,7 +85,9 @@ class ParquetTarget:
         """Create the folder, or check that its files have these columns; remove temporary files that a crash left."""
         if shape.mode == "upsert" and not shape.key:
             raise SinkError(
-                f"sink {shape.sink!r} into PARQUET needs a key, or mode = 'append'", sink=shape.sink
+                f"sink {shape.sink!r} into PARQUET needs a key, or mode = 'append'",
+                sink=shape.sink,
+                reason="no-key",
             )
         self._shape = shape
 
@@ -99,35 +101,37 @@ class ParquetTarget:
                         self._storage.remove(name)
             self._check(shape)
 
-        self._asked(check)
+        self._translate_errors(check)
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint of the newest file."""
-        return self._asked(self._stand)
+        return self._translate_errors(self._checkpoint)
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Write one file, or the checkpoint alone if there are no rows."""
 
         def act() -> None:
             with self._locked():
-                found = self._stand()
+                found = self._checkpoint()
                 if found != before:
-                    raise CheckpointConflictError(f"{self.path} is not where it was left", found=found)
+                    raise CheckpointConflictError(
+                        f"the checkpoint in {self.path} was changed by another process", found=found
+                    )
                 self._apply(change, after)
 
-        self._asked(act)
+        self._translate_errors(act)
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all files."""
-        for name in self._asked(self._files):
+        for name in self._translate_errors(self._files):
             with self._open(name) as file:
                 batches = file.iter_batches()
-                while (batch := self._asked(lambda: next(batches, None))) is not None:  # noqa: B023
-                    yield batch.select(self._held().names).cast(self._held())
+                while (batch := self._translate_errors(lambda: next(batches, None))) is not None:  # noqa: B023
+                    yield batch.select(self._stored_schema().names).cast(self._stored_schema())
 
     def versions(self) -> FolderVersions:
         """See `headwater.sinks.base.blue_green`."""
@@ -143,7 +147,7 @@ class ParquetTarget:
             self._place,
             _OWN,
             lambda version: ParquetTarget(self._place, version=version),
-            lambda version: target(version).stand(),
+            lambda version: target(version).checkpoint(),
             lambda version: target(version)._locked(),
         )
 
@@ -156,7 +160,7 @@ class ParquetTarget:
         files = self._files()
         if not len(change) and files:
             said = {"of": self._facts(files[-1]).get(_ID, b"").decode(), "stand": after.text()}
-            self._storage.write_atomic(_STAND_FILE, orjson.dumps(said))
+            self._storage.write_atomic(_CHECKPOINT_FILE, orjson.dumps(said))
         elif self._prepared().mode == "upsert":
             self._write(CONTENTS, self._changed(files, change), after)
         else:
@@ -183,7 +187,9 @@ class ParquetTarget:
 
     def _write(self, name: str, batches: Iterable[pa.RecordBatch], after: SinkCheckpoint) -> None:
         aside = f"{_ASIDE}{uuid.uuid4()}"
-        schema = self._columns().with_metadata({STAND: after.text().encode(), _ID: uuid.uuid4().bytes.hex()})
+        schema = self._columns().with_metadata(
+            {CHECKPOINT: after.text().encode(), _ID: uuid.uuid4().bytes.hex()}
+        )
         with contextlib.closing(self._storage.open(aside, create=True)) as file:
             with io.BufferedWriter(SequentialWriter(file), _BUFFER) as out:
                 with pq.ParquetWriter(out, schema, compression="zstd") as writer:
@@ -197,10 +203,10 @@ class ParquetTarget:
 
     def _prepared(self) -> TargetShape:
         if self._shape is None:
-            raise RuntimeError("prepare comes first")
+            raise RuntimeError("prepare was not called")
         return self._shape
 
-    def _held(self) -> pa.Schema:
+    def _stored_schema(self) -> pa.Schema:
         shape = self._prepared()
         return shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
 
@@ -218,16 +224,16 @@ class ParquetTarget:
             return [name for name in names if name == CONTENTS]
         return [name for name in names if _NUMBERED.match(name)]
 
-    def _stand(self) -> SinkCheckpoint | None:
+    def _checkpoint(self) -> SinkCheckpoint | None:
         files = self._files()
         if not files:
             return None
         facts = self._facts(files[-1])
-        if self._storage.exists(_STAND_FILE):
-            said = orjson.loads(self._storage.read(_STAND_FILE))
+        if self._storage.exists(_CHECKPOINT_FILE):
+            said = orjson.loads(self._storage.read(_CHECKPOINT_FILE))
             if said["of"] == facts.get(_ID, b"").decode():
                 return SinkCheckpoint.parse(said["stand"])
-        return SinkCheckpoint.parse(facts[STAND]) if STAND in facts else None
+        return SinkCheckpoint.parse(facts[CHECKPOINT]) if CHECKPOINT in facts else None
 
     def _facts(self, name: str) -> dict[bytes, bytes]:
         with self._open(name) as file:
@@ -240,9 +246,10 @@ class ParquetTarget:
         for name in self._storage.list("."):
             if name.endswith(".parquet") and name[0] != "." and name not in self._files():
                 raise SinkError(
-                    f"{self.path} holds {name}, which is not of sink {shape.sink!r}",
-                    hint="give the sink a folder of its own",
+                    f"{self.path} contains {name}, which sink {shape.sink!r} did not write",
+                    hint="choose an empty folder for the sink",
                     sink=shape.sink,
+                    file=name,
                 )
         for name in self._files()[-1:]:
             with self._open(name) as file:
@@ -250,10 +257,12 @@ class ParquetTarget:
             expected = self._columns()
             if found != expected:
                 raise SinkError(
-                    f"{self.path} holds rows of other columns than sink {shape.sink!r} writes",
-                    detail=f"it has {_shown(found)}; the sink writes {_shown(expected)}",
+                    f"the columns of the files in {self.path} differ from those that sink {shape.sink!r} writes",
+                    detail=f"the files have {_shown(found)}; the sink writes {_shown(expected)}",
                     hint="DROP SINK and CREATE SINK with another path",
                     sink=shape.sink,
+                    found=_shown(found),
+                    expected=_shown(expected),
                 )
 
     @contextlib.contextmanager
@@ -263,17 +272,19 @@ class ParquetTarget:
                 raise TargetDownError(f"another process writes {self.path}")
             yield
 
-    def _asked(self, act: Callable[[], Answer]) -> Answer:
+    def _translate_errors(self, act: Callable[[], Answer]) -> Answer:
         """Run an operation on the folder, with storage and Arrow errors converted to those of `Target`."""
         try:
             return act()
         except (OSError, StorageError) as error:
-            raise TargetDownError(f"{self.path} cannot be read or written", detail=str(error)) from error
+            raise TargetDownError(
+                f"the files in {self.path} cannot be read or written", detail=str(error)
+            ) from error
         except (pa.ArrowException, ValueError, KeyError) as error:
             raise SinkError(
-                f"{self.path} holds a file that cannot be read",
+                f"{self.path} contains a damaged file",
                 detail=str(error),
-                hint="remove it, and the sink fills the folder again",
+                hint="remove the file: the sink then writes the folder again",
             ) from error
 
 

@@ -86,7 +86,10 @@ def split_table(text: str) -> tuple[str | None, str]:
         at += more
     if more or at != len(text) or len(parts) > 2:
         raise UsageError(
-            f"{text!r} is not the name of a table", hint="write table = 'name' or table = 'schema.name'"
+            f"{text!r} is not the name of a table",
+            hint="write table = 'name' or table = 'schema.name'",
+            option="table",
+            value=text,
         )
     return (None, parts[0]) if len(parts) == 1 else (parts[0], parts[1])
 
@@ -207,7 +210,7 @@ def read(data: bytes, schema: pa.Schema, kinds: pa.Schema) -> pa.RecordBatch:
         made = column.combine_chunks()
         if made.type != number:
             made = pa.array([_within(value, number) for value in made.to_pylist()], number)
-        columns.append(_held(made, field.type, kind.type))
+        columns.append(_stored_column(made, field.type, kind.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -238,7 +241,7 @@ def _number(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _held(made: pa.Array, kind: pa.DataType, view: pa.DataType) -> pa.Array:
+def _stored_column(made: pa.Array, kind: pa.DataType, view: pa.DataType) -> pa.Array:
     if pa.types.is_nested(view):
         return canonical_json(made)
     if pa.types.is_binary(kind):

@@ -98,14 +98,16 @@ Act = Callable[[psycopg.Connection[Any], pa.RecordBatch], None]
 class PostgresTarget:
     """A table, created if missing. `url` is a connection string of libpq, `table` a name with or without a schema."""
 
-    guarantee: ClassVar[str] = "exactly once: rows and position are one transaction of the target"
+    guarantee: ClassVar[str] = (
+        "exactly once: rows and checkpoint are committed in one transaction of the target"
+    )
 
     def __init__(self, url: str, table: str, *, version: Version | None = None) -> None:
         self._url = url
         self._given = table
         self._version = version
-        self._schema_name, self._name_in_force = split_table(table)
-        self._table_name = suffixed(self._name_in_force, version)
+        self._schema_name, self._active_name = split_table(table)
+        self._table_name = suffixed(self._active_name, version)
         self._in_schema = ""
         self.place = f"table {table}"  # one place for all versions, since they swap names
         self._connection: psycopg.Connection[Any] | None = None
@@ -121,7 +123,7 @@ class PostgresTarget:
     @property
     def key(self) -> tuple[str, ...]:
         """The key of the shape."""
-        return self._known.key
+        return self._prepared_table.key
 
     # --- preparing -------------------------------------------------------------------------------------------------
 
@@ -136,27 +138,29 @@ class PostgresTarget:
                     "SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]
                 ).fetchone()
             ):
-                raise self._wrong(
-                    f"there is no schema {schema!r}", f"CREATE SCHEMA {quote(schema or 'public')};"
+                raise self._unfit(
+                    f"schema {schema!r} does not exist", f"CREATE SCHEMA {quote(schema or 'public')};"
                 )
             self._in_schema = schema
             place = f"{quote(schema)}.{quote(self._table_name)}"
             self._positions = PositionTable(schema)
-            held = pa.schema([pa.field(f.name, _held_type(f.type)) for f in shape.schema])
-            self._table = TargetTable(place, held, shape.key if shape.mode == "upsert" else ())
+            stored = pa.schema([pa.field(f.name, _stored_type(f.type)) for f in shape.schema])
+            self._table = TargetTable(place, stored, shape.key if shape.mode == "upsert" else ())
             self._positions.create(connection)
             modern = connection.info.server_version >= 150_000
             if shape.mode != "upsert":
-                raise self._wrong("rows of a table have a key", "name one, as in WITH (key = '...')")
+                raise self._unfit(
+                    "a sink into POSTGRES needs a key", "declare a key, as in WITH (key = '...')"
+                )
             if self._version == "new":
-                in_force = f"{quote(schema)}.{quote(self._name_in_force)}"
-                create_like(connection, shape, in_force, place, self._positions.name)
+                active = f"{quote(schema)}.{quote(self._active_name)}"
+                create_like(connection, shape, active, place, self._positions.name)
             else:
                 connection.execute(self._table.create(shape.schema, nulls_not_distinct=modern))
             self._check(connection, modern)
 
     def _check(self, connection: psycopg.Connection[Any], modern: bool) -> None:
-        table, shape = self._known, self._declared
+        table, shape = self._prepared_table, self._declared
         found = {
             name: (kind, must and not given, must)
             for name, kind, must, given in connection.execute(
@@ -169,21 +173,25 @@ class PostgresTarget:
         for field in shape.schema:
             alter = f"ALTER TABLE {table.place}"
             if field.name not in found:
-                raise self._wrong(
+                raise self._unfit(
                     f"it has no column {field.name!r}",
                     f"{alter} ADD COLUMN {quote(field.name)} {sql_type(field.type)};",
+                    column=field.name,
                 )
             kind = found[field.name][0]
             if not takes(kind, field.type):
-                raise self._wrong(
-                    f"its column {field.name!r} is {kind}, which is not for values of {sql_type(field.type)}",
+                raise self._unfit(
+                    f"its column {field.name!r} is {kind}, which cannot store values of {sql_type(field.type)}",
                     f"{alter} ALTER COLUMN {quote(field.name)} TYPE {sql_type(field.type)};",
+                    column=field.name,
+                    type=kind,
                 )
         for name, (_, needed, _) in found.items():
             if needed and name not in shape.schema.names:
-                raise self._wrong(
-                    f"its column {name!r} must not be NULL, and view {shape.view!r} has none of that name",
+                raise self._unfit(
+                    f"its column {name!r} is NOT NULL without a default, and view {shape.view!r} does not have that column",
                     f"ALTER TABLE {table.place} ALTER COLUMN {quote(name)} SET DEFAULT ...;",
+                    column=name,
                 )
         self._nulls_distinct = self._check_key(
             connection, modern, {name for name in found if not found[name][2]}
@@ -192,7 +200,7 @@ class PostgresTarget:
     def _check_key(self, connection: psycopg.Connection[Any], modern: bool, nullable: set[str]) -> bool:
         """Return whether the unique index of the key treats NULLs as distinct while a key column is nullable; SinkError if
         no index makes the key unique."""
-        table = self._known
+        table = self._prepared_table
         distinct = "NOT indnullsnotdistinct" if modern else "true"
         indexes = connection.execute(
             f"SELECT {distinct}, array(SELECT attname::text FROM pg_attribute WHERE attrelid = indrelid "
@@ -203,28 +211,31 @@ class PostgresTarget:
         fitting = [apart for apart, names in indexes if set(names) == set(table.key)]
         if not fitting:
             constraint = table.unique(self._declared.schema, nulls_not_distinct=modern)
-            raise self._wrong(
-                f"nothing makes {', '.join(table.key)} unique in it",
+            raise self._unfit(
+                f"it has no unique constraint on {', '.join(table.key)}",
                 f"ALTER TABLE {table.place} ADD {constraint};",
+                key=tuple(table.key),
             )
         return all(fitting) and bool(nullable & set(table.key))
 
-    def _wrong(self, what: str, statement: str) -> SinkError:
+    def _unfit(self, what: str, statement: str, **facts: Any) -> SinkError:
         shape = self._declared
         return SinkError(
             f"table {self._table_name!r} cannot be the target of sink {shape.sink!r}: {what}",
             hint=statement,
             sink=shape.sink,
+            table=self._table_name,
+            **facts,
         )
 
     # --- interface -------------------------------------------------------------------------------------------------
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the values of the view unchanged, nested values as JSON."""
         columns = [texts(column) if pa.types.is_nested(column.type) else column for column in rows.columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self._known.schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self._prepared_table.schema)
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint of this sink from the table of checkpoints."""
         with self._talking() as connection:
             return self._positions.read(connection, self._position)
@@ -247,7 +258,7 @@ class PostgresTarget:
                             raise error
                     refused = self._halved(connection, change.upserts, self._upsert, _REFUSED_MAX)
                     if refused:
-                        raise self._refused([RefusedRow(at, _said(error)) for at, error in refused])
+                        raise self._refused([RefusedRow(at, _error_text(error)) for at, error in refused])
                     self._positions.write(connection, self._position, before, after)
             except pg.UniqueViolation as error:
                 if error.diag.table_name != POSITIONS:
@@ -256,7 +267,7 @@ class PostgresTarget:
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """Yield the contents of the table as one statement sees them."""
-        table, kinds = self._known, self._declared.schema
+        table, kinds = self._prepared_table, self._declared.schema
         with self._talking() as connection:
             block: list[bytes] = []
             size = 0
@@ -286,7 +297,7 @@ class PostgresTarget:
         return PostgresVersions(
             self._declared,
             self._in_schema,
-            self._name_in_force,
+            self._active_name,
             self._positions.name,
             self._talking,
             lambda version: PostgresTarget(self._url, self._given, version=version),
@@ -296,7 +307,7 @@ class PostgresTarget:
     def past(self, since: Since) -> TargetPast:
         """Return the dead tuples of the table: they are gone once the table was vacuumed after the reconciliation, or if the
         server has counted none since."""
-        place = self._known.place
+        place = self._prepared_table.place
         with self._talking() as connection:
             row = connection.execute(_DEAD, {"table": place, "at": from_us(since.level_at)}).fetchone()
         vacuumed, counted = (None, None) if row is None else row
@@ -325,7 +336,7 @@ class PostgresTarget:
     def _delete(self, connection: psycopg.Connection[Any], keys: pa.RecordBatch) -> None:
         if not keys.num_rows:
             return
-        table, kinds = self._known, self._declared.schema
+        table, kinds = self._prepared_table, self._declared.schema
         names = table.key
         if keys.num_rows > FEW_ROWS:
             connection.execute(table.staging("headwater_keys", names, kinds))
@@ -341,7 +352,7 @@ class PostgresTarget:
     def _upsert(self, connection: psycopg.Connection[Any], rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
-        table, kinds = self._known, self._declared.schema
+        table, kinds = self._prepared_table, self._declared.schema
         names = table.schema.names
         if rows.num_rows <= FEW_ROWS:
             connection.execute(table.upsert(table.unnested("s", names, kinds)), arrays(rows))
@@ -385,14 +396,14 @@ class PostgresTarget:
         if not self._nulls_distinct or not rows.num_rows:
             return []
         null = np.zeros(rows.num_rows, dtype=np.bool_)
-        for name in self._known.key:
+        for name in self._prepared_table.key:
             null |= rows.column(name).is_null().to_numpy(zero_copy_only=False)
-        reason = "its key has a NULL, and the unique index of the table takes NULLs for different keys"
+        reason = "its key has a NULL, and the unique index of the table treats NULLs as distinct"
         return [RefusedRow(int(at), reason) for at in np.flatnonzero(null)]
 
     def _refused(self, refused: list[RefusedRow]) -> RowsRefusedError:
         return RowsRefusedError(
-            f"table {self._table_name!r} refuses {len(refused)} rows: {refused[0].reason}",
+            f"table {self._table_name!r} rejects {len(refused)} rows: {refused[0].reason}",
             refused=sorted(refused, key=lambda one: one.index),
             sink=self._declared.sink,
         )
@@ -402,7 +413,7 @@ class PostgresTarget:
     @property
     def _declared(self) -> TargetShape:
         if self._shape is None:
-            raise ValueError("prepare comes first")
+            raise ValueError("prepare was not called")
         return self._shape
 
     @property
@@ -411,9 +422,9 @@ class PostgresTarget:
         return sink if self._version is None else f"{sink}~{self._version}"
 
     @property
-    def _known(self) -> TargetTable:
+    def _prepared_table(self) -> TargetTable:
         if self._table is None:
-            raise ValueError("prepare comes first")
+            raise ValueError("prepare was not called")
         return self._table
 
     @contextlib.contextmanager
@@ -475,7 +486,7 @@ def _copied_out(connection: psycopg.Connection[Any], statement: str) -> Iterator
             raise pg.error_from_result(after)
 
 
-def _held_type(kind: pa.DataType) -> pa.DataType:
+def _stored_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_nested(kind) else kind
 
 
@@ -484,7 +495,7 @@ def _about_rows(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.DataError) or (error.sqlstate or "")[:2] in _DATA_ERRORS
 
 
-def _said(error: psycopg.Error) -> str:
+def _error_text(error: psycopg.Error) -> str:
     """Return the server's message with its detail."""
     primary = error.diag.message_primary or str(error)
     return f"{primary}: {error.diag.message_detail}" if error.diag.message_detail else primary
@@ -492,8 +503,8 @@ def _said(error: psycopg.Error) -> str:
 
 def _moved(shape: TargetShape, found: SinkCheckpoint | None) -> CheckpointConflictError:
     return CheckpointConflictError(
-        f"the target of sink {shape.sink!r} is not where it was left: somebody else applied to it, or put back a backup",
-        hint="nothing is to be done: it goes on from where the target is",
+        f"the checkpoint of sink {shape.sink!r} in Postgres has changed: another process wrote to the target, or a backup was restored",
+        hint="no action is needed: the sink resumes from the checkpoint of the target",
         sink=shape.sink,
         found=found,
     )
@@ -507,13 +518,14 @@ def _raise(error: psycopg.Error, shape: TargetShape) -> NoReturn:
         or state == _READ_ONLY
     ):
         raise TargetDownError(
-            f"the Postgres of sink {shape.sink!r} cannot be used now: {_said(error)}",
-            hint="it is tried again; see that the server runs and that the url is right",
+            f"the Postgres server of sink {shape.sink!r} is unavailable: {_error_text(error)}",
+            hint="the sink retries; check that the server runs and that the url is right",
             sink=shape.sink,
         ) from error
     raise SinkError(
-        f"the Postgres of sink {shape.sink!r} refuses: {_said(error)}",
+        f"the Postgres server of sink {shape.sink!r} reports an error: {_error_text(error)}",
         detail=f"SQLSTATE {state}" if state else None,
-        hint=error.diag.message_hint or "see that the role may create, read and write the table",
+        hint=error.diag.message_hint or "check that the role may create, read and write the table",
+        sqlstate=state,
         sink=shape.sink,
     ) from error

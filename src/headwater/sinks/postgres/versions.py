@@ -38,7 +38,7 @@ UNION ALL SELECT 'sequence ' || objid::regclass FROM pg_depend
   WHERE classid = 'pg_class'::regclass AND refobjid = %(table)s::regclass AND deptype = 'a'
     AND (SELECT relkind FROM pg_class WHERE oid = objid) = 'S'
 UNION ALL SELECT 'row level security' FROM pg_class WHERE oid = %(table)s::regclass AND relrowsecurity
-UNION ALL SELECT 'what is in column ' || quote_ident(attname) FROM pg_attribute
+UNION ALL SELECT 'data in column ' || quote_ident(attname) FROM pg_attribute
   WHERE attrelid = %(table)s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
     AND attname <> ALL (%(columns)s::name[])
 """
@@ -80,10 +80,11 @@ def refuse_bound(connection: Any, shape: TargetShape, table: str) -> None:
     bound = [what for (what,) in connection.execute(_BOUND, known)]
     if bound:
         raise SinkError(
-            f"the table of sink {shape.sink!r} cannot be replaced by another: {', '.join(bound)} would stay with the old one",
-            hint="drop that first and make it again afterwards (columns of your own are better kept in a table beside it); or "
-            "make a sink with another table, and drop this one",
+            f"the table of sink {shape.sink!r} cannot be replaced: {', '.join(bound)} would stay with the previous table",
+            hint="drop the dependent objects before the rebuild and create them again afterwards (keep your own columns in another "
+            "table); or create a sink with another table, and drop this one",
             sink=shape.sink,
+            dependents=tuple(bound),
         )
 
 
@@ -100,7 +101,7 @@ class PostgresVersions:
     make: Callable[[Version], Target]
     stored: Callable[[Any, str, str], SinkCheckpoint | None]
 
-    def there(self) -> Collection[Version]:
+    def existing(self) -> Collection[Version]:
         """Return the versions that have a table."""
         found: list[Version] = []
         with self.talking() as connection:
@@ -110,24 +111,24 @@ class PostgresVersions:
                     found.append(version)
         return found
 
-    def beside(self, version: Version) -> Target:
+    def target(self, version: Version) -> Target:
         """See `TargetVersions`."""
         if len(suffixed(self.table, version).encode()) > NAME_BYTES_MAX:
             raise SinkError(
-                f"the name {self.table!r} is too long for another version beside it",
-                hint="Postgres takes names of up to 63 bytes, and ours are five longer than the table's",
+                f"the table name {self.table!r} is too long for the name of a second version",
+                hint="rename the table: names have up to 63 bytes in Postgres, and a version adds five bytes",
                 sink=self.shape.sink,
             )
         return self.make(version)
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """Rename the tables in one transaction, which locks the checkpoint first, as every change does, then both tables."""
         sink = self.shape.sink
         with self.talking() as connection, connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            in_force = self.stored(connection, sink, " FOR UPDATE")
+            active = self.stored(connection, sink, " FOR UPDATE")
             found = self.stored(connection, f"{sink}~{version}", " FOR UPDATE")
-            refuse_moved(sink, stand, found, in_force)
+            refuse_moved(sink, checkpoint, found, active)
             refuse_bound(connection, self.shape, self._place(None))
             steps: list[tuple[Any, Any]] = [(None, "old"), (version, None)]
             if version == "old":

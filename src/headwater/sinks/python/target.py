@@ -44,7 +44,7 @@ class PythonTarget:
     """A user's function as a target."""
 
     guarantee: ClassVar[str] = (
-        "at least once, in order: a call may be repeated with the same key, after a crash or a call that raised"
+        "at least once, in order: a call is repeated with the same key after a crash or an exception"
     )
 
     def __init__(self, function: Function, keeper: CheckpointKeeper, *, rows: int = 10_000) -> None:
@@ -67,26 +67,27 @@ class PythonTarget:
         self._deliveries.prepare(shape)
         if shape.mode == "upsert" and OP.name in shape.schema.names:
             raise SinkError(
-                f"view {shape.view!r} has a column '_op', which sink {shape.sink!r} adds",
-                hint="give it another name in the view",
+                f"view {shape.view!r} has a column '_op', which sink {shape.sink!r} adds to its rows",
+                hint="rename the column in the view",
                 sink=shape.sink,
+                column="_op",
             )
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint from the workspace."""
-        return self._deliveries.stand()
+        return self._deliveries.checkpoint()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Call the function with each piece, then store the checkpoint."""
         self._deliveries.apply(change, before, after, self._give)
 
-    def handed(self) -> Token | None:
+    def last_delivered(self) -> Token | None:
         """Return the tick that was delivered last, as recorded next to the workspace."""
-        return self._deliveries.handed()
+        return self._deliveries.last_delivered()
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """Return nothing, since the function cannot be asked for its rows. The next change is a snapshot."""
@@ -103,14 +104,17 @@ class PythonTarget:
             at = error.row - piece.deletes.num_rows
             if not 0 <= at < piece.rows.num_rows:
                 raise SinkError(
-                    f"function {name} refuses row {error.row}, which is not one that it could refuse: {error.message}",
-                    hint="rows with _op = 'delete' are gone already",
+                    f"function {name} rejects row {error.row}, which is a deletion or does not exist: {error.message}",
+                    hint="reject rows with _op = 'upsert' only: rows with _op = 'delete' no longer exist in the view",
+                    function=name,
+                    row=error.row,
                 ) from error
             return [RefusedRow(piece.first + at, error.message)]
         except Exception as error:
             raise TargetDownError(
                 f"function {name} raised {type(error).__name__}: {error}",
                 detail=f"it was called with key {key!r}",
+                function=name,
             ) from error
         return []
 
@@ -141,9 +145,10 @@ def function_of(setup: SinkSetup, name: str) -> Function:
         found: Function = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise SinkError(
-            f"this process has no function {name!r} for sink {setup.sink!r}",
+            f"this process has no function {name!r}, which sink {setup.sink!r} calls",
             detail=str(error) or None,
-            hint="declare it with ws.sink_function(name, fn), or write function = 'package.module:function'",
+            hint="register it with ws.sink_function(name, fn), or write function = 'package.module:function'",
             sink=setup.sink,
+            function=name,
         ) from error
     return found

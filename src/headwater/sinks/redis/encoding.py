@@ -42,11 +42,11 @@ class RowEncoding(Protocol):
         """Columns that identify a stored row; the first is the Redis name."""
         ...
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of the view in the stored form."""
         ...
 
-    def refused(self, held: pa.RecordBatch) -> list[RefusedRow]:
+    def refused(self, stored: pa.RecordBatch) -> list[RefusedRow]:
         """Return the rows that cannot be stored."""
         ...
 
@@ -54,8 +54,8 @@ class RowEncoding(Protocol):
         """Return the number and the bytes of the commands that remove rows. Each command is answered by one line."""
         ...
 
-    def upserts(self, held: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
-        """Return the number and the bytes of the commands that write rows; `there` marks the rows whose name exists."""
+    def upserts(self, stored: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
+        """Return the number and the bytes of the commands that write rows; `existing` marks the rows whose name exists."""
         ...
 
     def read(self, wire: Wire, names: pa.Array) -> Iterator[pa.RecordBatch]:
@@ -96,33 +96,33 @@ class HashForm:
         columns = [pa.field(field.name, BYTES) for field in schema]
         self.schema = pa.schema([pa.field(NAME, BYTES), *columns, pa.field("_more", pa.int64())])
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the name, the text of each column, and the number of fields that are not columns of the view: 0."""
         columns = [column if column.type == BYTES else texts(column).cast(BYTES) for column in rows.columns]
         others = pa.array(np.zeros(rows.num_rows, dtype=np.int64))
         return pa.RecordBatch.from_arrays([self._names.of(rows), *columns, others], schema=self.schema)
 
-    def refused(self, held: pa.RecordBatch) -> list[RefusedRow]:
+    def refused(self, stored: pa.RecordBatch) -> list[RefusedRow]:
         """Return the rows in which all columns are NULL: a hash needs a field."""
-        empty = np.flatnonzero(_filled(held.columns[1:-1], held.num_rows) == 0)
+        empty = np.flatnonzero(_filled(stored.columns[1:-1], stored.num_rows) == 0)
         return [RefusedRow(int(at), "all its columns are NULL, and a hash needs a field") for at in empty]
 
     def deletes(self, keys: pa.RecordBatch) -> tuple[int, pa.Buffer]:
         """Return DEL commands."""
         return _removed(keys)
 
-    def upserts(self, held: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
+    def upserts(self, stored: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
         """Return HSET commands; existing names get DEL first, since they may have more fields."""
-        names = bulk(held.column(NAME))
-        values = held.columns[1:-1]
+        names = bulk(stored.column(NAME))
+        values = stored.columns[1:-1]
         first = pc.if_else(pa.array(there), pc.binary_join_element_wise(head(2, b"DEL"), names, b""), b"")
-        words = pa.array(2 + 2 * _filled(values, held.num_rows)).cast(pa.string()).cast(BYTES)
+        words = pa.array(2 + 2 * _filled(values, stored.num_rows)).cast(pa.string()).cast(BYTES)
         pieces: list[Piece] = [first, b"*", words, b"\r\n$4\r\nHSET\r\n", names]
         for field, column in zip(self._fields, values, strict=True):
             label = b"$%d\r\n%b\r\n" % (len(field), field)
             pair = pc.binary_join_element_wise(label, bulk(column), b"")
             pieces.append(pc.fill_null(pair, b"") if column.null_count else pair)
-        return held.num_rows + int(there.sum()), commands(held.num_rows, *pieces)
+        return stored.num_rows + int(there.sum()), commands(stored.num_rows, *pieces)
 
     def read(self, wire: Wire, names: pa.Array) -> Iterator[pa.RecordBatch]:
         """Read with HMGET and HLEN."""
@@ -154,26 +154,26 @@ class StringForm:
     def __init__(self, names: KeyNames) -> None:
         self._names = names
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the name and the JSON text of each row."""
         return pa.RecordBatch.from_arrays(
             [self._names.of(rows), json_rows(rows).cast(BYTES)], schema=self.schema
         )
 
-    def refused(self, held: pa.RecordBatch) -> list[RefusedRow]:
+    def refused(self, stored: pa.RecordBatch) -> list[RefusedRow]:
         """Return an empty list: every row can be stored."""
-        del held
+        del stored
         return []
 
     def deletes(self, keys: pa.RecordBatch) -> tuple[int, pa.Buffer]:
         """Return DEL commands."""
         return _removed(keys)
 
-    def upserts(self, held: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
+    def upserts(self, stored: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
         """Return SET commands."""
         del there
-        names, values = bulk(held.column(NAME)), bulk(held.column(1))
-        return held.num_rows, commands(held.num_rows, head(3, b"SET"), names, values)
+        names, values = bulk(stored.column(NAME)), bulk(stored.column(1))
+        return stored.num_rows, commands(stored.num_rows, head(3, b"SET"), names, values)
 
     def read(self, wire: Wire, names: pa.Array) -> Iterator[pa.RecordBatch]:
         """Read with MGET, which returns nil for names that are not strings."""
@@ -199,11 +199,13 @@ class ZsetForm:
         self._moment = types.is_timestamp(kind)
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or self._moment):
             raise UsageError(
-                f"column {score!r} is {kind}, and a sorted set is sorted by a number or a TIMESTAMP",
-                hint="name a column of numbers as score",
+                f"column {score!r} is {kind}; the score of a sorted set must be a number or a TIMESTAMP",
+                hint="name a numeric column as score",
+                option="score",
+                column=score,
             )
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the set, the member, and the score: a double; for a TIMESTAMP the seconds since 1970."""
         if len(self._member) == 1:
             members = texts(rows.column(self._member[0])).cast(BYTES)
@@ -216,11 +218,11 @@ class ZsetForm:
             [self._names.of(rows), members, scores.cast(pa.float64(), safe=False)], schema=self.schema
         )
 
-    def refused(self, held: pa.RecordBatch) -> list[RefusedRow]:
+    def refused(self, stored: pa.RecordBatch) -> list[RefusedRow]:
         """Return the rows whose score is not a number, or whose member is NULL."""
-        scores = held.column(2)
+        scores = stored.column(2)
         bad = pc.or_(scores.is_null(), pc.fill_null(pc.is_nan(scores), True)).to_numpy(zero_copy_only=False)
-        nobody = held.column(1).is_null().to_numpy(zero_copy_only=False)
+        nobody = stored.column(1).is_null().to_numpy(zero_copy_only=False)
         found = [RefusedRow(int(at), "its score is NULL or NaN") for at in np.flatnonzero(bad & ~nobody)]
         return found + [RefusedRow(int(at), "its member is NULL") for at in np.flatnonzero(nobody)]
 
@@ -230,12 +232,12 @@ class ZsetForm:
         pieces = head(3, b"ZREM"), bulk(keys.column(NAME)), bulk(keys.column(1))
         return keys.num_rows, commands(keys.num_rows, *pieces)
 
-    def upserts(self, held: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
+    def upserts(self, stored: pa.RecordBatch, there: Mask) -> tuple[int, pa.Buffer]:
         """Return ZADD commands."""
         del there
-        scores, members = bulk(texts(held.column(2)).cast(BYTES)), bulk(held.column(1))
-        pieces = head(4, b"ZADD"), bulk(held.column(NAME)), scores, members
-        return held.num_rows, commands(held.num_rows, *pieces)
+        scores, members = bulk(texts(stored.column(2)).cast(BYTES)), bulk(stored.column(1))
+        pieces = head(4, b"ZADD"), bulk(stored.column(NAME)), scores, members
+        return stored.num_rows, commands(stored.num_rows, *pieces)
 
     def read(self, wire: Wire, names: pa.Array) -> Iterator[pa.RecordBatch]:
         """Read each set with ZRANGE, large sets in parts."""

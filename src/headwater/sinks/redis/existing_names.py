@@ -14,14 +14,14 @@ from headwater.sinks.redis.redis_protocol import Wire, bulk, commands, head
 NAMES_AT_ONCE = 10_000
 
 
-def there(wire: Wire, rows: pa.RecordBatch, kind: bytes) -> tuple[Mask, list[RefusedRow]]:
+def existing(wire: Wire, rows: pa.RecordBatch, kind: bytes) -> tuple[Mask, list[RefusedRow]]:
     """Return which rows have a name that exists, and as rejected rows those whose name exists with another type."""
     kinds = _types(wire, rows.column(NAME))
     nothing: Mask = kinds == b"+none"
     foreign = np.flatnonzero(~nothing & (kinds != b"+" + kind))
     names = rows.column(NAME)
     refused = [
-        RefusedRow(int(at), f"{names[int(at)].as_py()!r} is a {kinds[at][1:].decode()} of somebody else")
+        RefusedRow(int(at), f"{names[int(at)].as_py()!r} is a {kinds[at][1:].decode()} of another program")
         for at in foreign
     ]
     return ~nothing, refused

@@ -76,7 +76,9 @@ class RedisTarget:
     that name a member (the last one unless given); the other columns of the key name the set.
     """
 
-    guarantee: ClassVar[str] = "exactly once, in what Redis keeps: rows and position are written in one step"
+    guarantee: ClassVar[str] = (
+        "exactly once, as far as Redis persists: rows and checkpoint are written atomically"
+    )
 
     def __init__(
         self,
@@ -90,12 +92,16 @@ class RedisTarget:
     ) -> None:
         if as_ not in ("hash", "string", "zset"):
             raise UsageError(
-                f"as = {as_!r} is nothing that rows can be", hint="use 'hash', 'string' or 'zset'"
+                f"as must be 'hash', 'string' or 'zset', not {as_!r}",
+                hint="write as = 'hash', which stores each row as a hash",
+                option="as",
+                value=as_,
             )
         if (as_ == "zset") != (score is not None):
             raise UsageError(
-                "a sorted set is sorted by a column, and nothing else is",
-                hint="as = 'zset' and score = '<column>' go together",
+                "as = 'zset' requires score, and score requires as = 'zset'",
+                hint="write as = 'zset' and score = '<column>', or neither",
+                option="score",
             )
         self._url = url
         self.place = f"{as_} {prefix} {score} {', '.join(member)}"
@@ -126,16 +132,17 @@ class RedisTarget:
     @property
     def key(self) -> tuple[str, ...]:
         """The name; for a sorted set, name and member."""
-        return self._known.key
+        return self._encoding.key
 
     def prepare(self, shape: TargetShape) -> None:
         """Choose the names of rows, and check that the server answers."""
         self._shape = shape
         if shape.mode != "upsert":
             raise SinkError(
-                f"rows in Redis have a name, and sink {shape.sink!r} has no key to make one of",
-                hint="name a key, as in WITH (key = '...')",
+                f"sink {shape.sink!r} into REDIS needs a key, from which the names of rows are made",
+                hint="declare a key, as in WITH (key = '...')",
                 sink=shape.sink,
+                reason="no-key",
             )
         prefix = f"{shape.sink}:" if self._prefix is None else self._prefix
         if self._as == "hash":
@@ -152,31 +159,34 @@ class RedisTarget:
             self._form = ZsetForm(self._names, member, self._score, shape.schema)
             if not set(member) <= set(shape.key):
                 raise UsageError(
-                    f"the member of a sorted set is made of the key, which is {', '.join(shape.key)}",
-                    hint="name columns of the key as member, or none",
+                    f"member must name columns of the key, which is {', '.join(shape.key)}",
+                    hint="name columns of the key as member, or omit member",
+                    option="member",
                 )
         if not prefix.strip(":"):
             raise UsageError(
-                "an empty prefix would be every name of Redis", hint="name a prefix, such as 'cache:'"
+                "prefix must not be empty: an empty prefix would match every key in Redis",
+                hint="write a prefix, such as 'cache:'",
+                option="prefix",
             )
         with self._talking() as wire:
             wire.ask(b"PING")
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return names and texts."""
-        return self._known.held(rows)
+        return self._encoding.stored_form(rows)
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint stored in Redis."""
         with self._talking() as wire:
             text = wire.ask(b"GET", self._position)
-        stand = SinkCheckpoint.parse(text) if text is not None else None
-        self._unreadable = text if text is not None and stand is None else b""
-        return stand
+        checkpoint = SinkCheckpoint.parse(text) if text is not None else None
+        self._unreadable = text if text is not None and checkpoint is None else b""
+        return checkpoint
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Apply the change in one transaction, or in several; see `Target`."""
-        form = self._known
+        form = self._encoding
         change = self._marked(change)
         refused = form.refused(change.upserts)
         if refused:
@@ -189,13 +199,13 @@ class RedisTarget:
                 self._watch(wire, expected)
                 self._write(wire, self._commands(wire, change), end, marked)
                 return
-            there, ours = (
-                self._there(wire, change.upserts),
-                existing_names.ours(wire, change.deletes, self._known.kind),
+            existing, ours = (
+                self._existing(wire, change.upserts),
+                existing_names.ours(wire, change.deletes, self._encoding.kind),
             )
             self._watch(wire, expected)
             self._write(wire, (0, b""), marked, marked)
-            for part in self._parts(change, there, ours):
+            for part in self._parts(change, existing, ours):
                 self._watch(wire, marked)
                 self._write(wire, part, marked, marked)
             self._watch(wire, marked)
@@ -206,7 +216,7 @@ class RedisTarget:
         return ahead(self._pages())
 
     def _pages(self) -> Iterator[pa.RecordBatch]:
-        form = self._known
+        form = self._encoding
         pattern = self._mark + self._names.pattern
         cursor, seen = b"0", set[int]()
         while True:
@@ -223,10 +233,10 @@ class RedisTarget:
     def versions(self) -> RedisVersions:
         """See `headwater.sinks.base.blue_green`."""
         return RedisVersions(
-            self._declared, self._known.kind, self._names.pattern, self._talking, self._beside
+            self._declared, self._encoding.kind, self._names.pattern, self._talking, self._version_target
         )
 
-    def _beside(self, version: Version) -> RedisTarget:
+    def _version_target(self, version: Version) -> RedisTarget:
         return RedisTarget(
             self._url,
             as_=self._as,
@@ -266,23 +276,23 @@ class RedisTarget:
             raise self._moved(SinkCheckpoint.parse(found) if found is not None else None)
 
     def _commands(self, wire: Wire, change: TargetChange) -> Commands:
-        there, ours = (
-            self._there(wire, change.upserts),
-            existing_names.ours(wire, change.deletes, self._known.kind),
+        existing, ours = (
+            self._existing(wire, change.upserts),
+            existing_names.ours(wire, change.deletes, self._encoding.kind),
         )
-        deletes, gone = self._known.deletes(change.deletes.filter(pa.array(ours)))
-        upserts, put = self._known.upserts(change.upserts, there)
+        deletes, gone = self._encoding.deletes(change.deletes.filter(pa.array(ours)))
+        upserts, put = self._encoding.upserts(change.upserts, existing)
         return deletes + upserts, b"".join((memoryview(gone), memoryview(put)))
 
-    def _parts(self, change: TargetChange, there: Mask, ours: Mask) -> Iterator[Commands]:
+    def _parts(self, change: TargetChange, existing: Mask, ours: Mask) -> Iterator[Commands]:
         """Yield a large change in small parts, deletes first."""
-        form = self._known
+        form = self._encoding
         deletes = change.deletes.filter(pa.array(ours))
         for start in range(0, deletes.num_rows, ROWS_OF_A_PART):
             yield form.deletes(deletes.slice(start, ROWS_OF_A_PART))
         for start in range(0, change.upserts.num_rows, ROWS_OF_A_PART):
             end = start + ROWS_OF_A_PART
-            yield form.upserts(change.upserts.slice(start, ROWS_OF_A_PART), there[start:end])
+            yield form.upserts(change.upserts.slice(start, ROWS_OF_A_PART), existing[start:end])
 
     def _write(self, wire: Wire, commands: Commands, end: bytes, marked: bytes) -> None:
         """Execute one transaction with the commands and the checkpoint."""
@@ -291,10 +301,10 @@ class RedisTarget:
         wire.send(command(b"MULTI"), body, command(b"SET", self._position, end), command(b"EXEC"))
         queued = 1 + count
         data = wire.lines(queued + 1)
-        told = data.split(b"\r\n", queued + 1)[queued]
-        if told == b"*-1":
+        reply = data.split(b"\r\n", queued + 1)[queued]
+        if reply == b"*-1":
             raise self._moved(None)
-        if told.startswith(b"-"):
+        if reply.startswith(b"-"):
             raise exceptions.ResponseError(
                 next(line for line in data.split(b"\r\n") if line[:1] == b"-")[1:].decode()
             )
@@ -304,9 +314,9 @@ class RedisTarget:
             wire.ask(b"SET", self._position, marked)
             raise self._moved(SinkCheckpoint.parse(marked))
 
-    def _there(self, wire: Wire, rows: pa.RecordBatch) -> Mask:
+    def _existing(self, wire: Wire, rows: pa.RecordBatch) -> Mask:
         """Return which rows have a name that exists; RowsRefusedError if a name has another type."""
-        found, refused = existing_names.there(wire, rows, self._known.kind)
+        found, refused = existing_names.existing(wire, rows, self._encoding.kind)
         if refused:
             wire.ask(b"UNWATCH")
             raise self._refused(refused)
@@ -317,13 +327,13 @@ class RedisTarget:
     @property
     def _declared(self) -> TargetShape:
         if self._shape is None:
-            raise ValueError("prepare comes first")
+            raise ValueError("prepare was not called")
         return self._shape
 
     @property
-    def _known(self) -> RowEncoding:
+    def _encoding(self) -> RowEncoding:
         if self._form is None:
-            raise ValueError("prepare comes first")
+            raise ValueError("prepare was not called")
         return self._form
 
     @property
@@ -343,16 +353,16 @@ class RedisTarget:
 
     def _refused(self, refused: list[RefusedRow]) -> RowsRefusedError:
         return RowsRefusedError(
-            f"Redis cannot hold {len(refused)} rows of view {self._declared.view!r}: {refused[0].reason}",
+            f"Redis cannot store {len(refused)} rows of view {self._declared.view!r}: {refused[0].reason}",
             refused=sorted(refused, key=lambda one: one.index),
             sink=self._declared.sink,
         )
 
     def _moved(self, found: SinkCheckpoint | None) -> CheckpointConflictError:
         return CheckpointConflictError(
-            f"the target of sink {self._declared.sink!r} is not where it was left: somebody else applied to it, or put "
-            "back a backup",
-            hint="nothing is to be done: it goes on from where the target is",
+            f"the checkpoint of sink {self._declared.sink!r} in Redis has changed: another process wrote to the target, or a "
+            "backup was restored",
+            hint="no action is needed: the sink resumes from the checkpoint of the target",
             sink=self._declared.sink,
             found=found,
         )
@@ -364,6 +374,8 @@ def _check_columns(shape: TargetShape, names: Sequence[str]) -> None:
             raise UsageError(
                 f"view {shape.view!r} has no column {name!r}",
                 hint=f"its columns are {', '.join(shape.schema.names)}",
+                view=shape.view,
+                column=name,
             )
 
 
@@ -385,8 +397,10 @@ def _connect(url: str, sink: str) -> Any:
         )
     except ValueError as error:
         raise UsageError(
-            f"the url of sink {sink!r} is not one of Redis: {error}",
-            hint="redis://host:6379/0, or unix://...",
+            f"the url of sink {sink!r} is not a valid Redis URL: {error}",
+            hint="write redis://host:6379/0, or unix://...",
+            sink=sink,
+            option="url",
         ) from None
     connection: Any = pool.make_connection()
     connection.connect()
@@ -414,12 +428,12 @@ def _raise(error: Exception, shape: TargetShape) -> NoReturn:
     )
     if answered and not str(error).startswith(_PASSING):
         raise SinkError(
-            f"the Redis of sink {shape.sink!r} refuses: {error}",
-            hint="see that the user may run scripts and write the names",
+            f"the Redis server of sink {shape.sink!r} reports an error: {error}",
+            hint="check that the user may run scripts and write keys with the prefix",
             sink=shape.sink,
         ) from error
     raise TargetDownError(
-        f"the Redis of sink {shape.sink!r} cannot be used now: {error}",
-        hint="it is tried again; see that the server runs and that the url is right",
+        f"the Redis server of sink {shape.sink!r} is unavailable: {error}",
+        hint="the sink retries; check that the server runs and that the url is right",
         sink=shape.sink,
     ) from error

@@ -63,17 +63,17 @@ class RedisVersions:
     talking: Callable[[], AbstractContextManager[Wire]]
     make: Callable[[Version], Target]
 
-    def there(self) -> Collection[Version]:
+    def existing(self) -> Collection[Version]:
         """Return the versions that have a checkpoint."""
         both: tuple[Version, Version] = ("new", "old")
         with self.talking() as wire:
             return [v for v in both if wire.ask(b"EXISTS", position_of(self.shape.sink, v))]
 
-    def beside(self, version: Version) -> Target:
+    def target(self, version: Version) -> Target:
         """See `TargetVersions`."""
         return self.make(version)
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """List the names, then rename them in one script, provided that no checkpoint was written meanwhile: every change
         writes one."""
         sink = self.shape.sink
@@ -81,12 +81,12 @@ class RedisVersions:
         with self.talking() as wire:
             wire.ask(b"WATCH", *places)
             try:
-                in_force, found, old = (wire.ask(b"GET", place) for place in places)
+                active, found, old = (wire.ask(b"GET", place) for place in places)
                 if version == "new" and old is not None:
                     refuse_kept(sink, self.named("old"))
-                refuse_moved(sink, stand, _stand(found), _stand(in_force))
-                names = (_packed(self._found(wire, mark)) for mark in (b"", mark_of(version)))
-                words = mark_of(version), found, in_force or b"", *names
+                refuse_moved(sink, checkpoint, _checkpoint(found), _checkpoint(active))
+                names = (_packed(self._names_of(wire, mark)) for mark in (b"", mark_of(version)))
+                words = mark_of(version), found, active or b"", *names
             except HeadwaterError:
                 wire.ask(b"UNWATCH")
                 raise
@@ -94,14 +94,17 @@ class RedisVersions:
             wire.ask(b"EVAL", _SWITCH, b"3", *places, *words)
             answers = wire.ask(b"EXEC")
         if answers is None:
-            raise CheckpointConflictError(f"sink {sink!r} was written to meanwhile", found=None, sink=sink)
+            raise CheckpointConflictError(
+                f"another process wrote to the target of sink {sink!r}", found=None, sink=sink
+            )
         (answer,) = answers
         if isinstance(answer, Exception):
             raise answer
         if answer[0] == b"taken":
             raise SinkError(
-                f"{answer[1].decode(errors='replace')!r} is not of sink {sink!r}, and a row of its new version has that name",
-                hint="rename or remove it, and try again",
+                f"the Redis key {answer[1].decode(errors='replace')!r} of another program is the name of a row of sink {sink!r}",
+                hint="rename or delete the key, and try again",
+                name=answer[1].decode(errors="replace"),
                 sink=sink,
             )
 
@@ -117,7 +120,7 @@ class RedisVersions:
         """See `TargetVersions`."""
         return f"names {(mark_of(version) + self.pattern).decode(errors='replace')}"
 
-    def _found(self, wire: Wire, mark: bytes) -> list[bytes]:
+    def _names_of(self, wire: Wire, mark: bytes) -> list[bytes]:
         """Return the names of a version, each once, without checkpoints."""
         every = dict.fromkeys(name for names in self._pages(wire, mark) for name in names)
         return [name for name in every if not name.startswith(_POSITION)]
@@ -139,5 +142,5 @@ def _packed(names: list[bytes]) -> bytes:
     return b"".join([b"\xdd", len(names).to_bytes(4, "big"), *sized])
 
 
-def _stand(text: bytes | None) -> SinkCheckpoint | None:
+def _checkpoint(text: bytes | None) -> SinkCheckpoint | None:
     return None if text is None or text == _NONE else SinkCheckpoint.parse(text)

@@ -32,7 +32,7 @@ from headwater.sinks.search.search_schema import (
     ordered,
     read_head,
 )
-from headwater.sinks.search.versions import in_force
+from headwater.sinks.search.versions import active_folder
 
 Filters = Mapping[str, Any] | Sequence[tuple[str, str, Any]]
 """Conditions that rows must all meet: {column: value}, or (column, operator, value) with = != < <= > >= or in."""
@@ -56,7 +56,7 @@ class _Commit:
     index: tantivy.Index
     searcher: tantivy.Searcher
     layout: SearchLayout | None
-    stand: SinkCheckpoint | None
+    checkpoint: SinkCheckpoint | None
 
     def fields(self) -> tantivy.Schema:
         return self.index.schema
@@ -83,9 +83,9 @@ class SearchIndex:
         """Layout of the index; None if the index has no head document."""
         return self._newest().layout
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint of the index."""
-        return self._newest().stand
+        return self._newest().checkpoint
 
     def __len__(self) -> int:
         commit = self._newest()
@@ -111,7 +111,7 @@ class SearchIndex:
         commit = self._newest()
         layout = commit.layout
         if layout is None:
-            raise SinkError(f"the search index in {self.path} is not one of a sink")
+            raise SinkError(f"the search index in {self.path} was not written by a sink")
         limit, offset = whole_number(limit, "limit", least=1), whole_number(offset, "offset")
         wanted = tantivy.Query.all_query() if text is None else _parse(commit, layout, text, columns)
         clauses = [(tantivy.Occur.Must, wanted), (tantivy.Occur.MustNot, commit.term(KEY, HEAD))]
@@ -150,7 +150,7 @@ class SearchIndex:
         an open index caches files by name.
         """
         try:
-            folder = self.path if self._exact else str(in_force(self.path))
+            folder = self.path if self._exact else str(active_folder(self.path))
             found = os.stat(os.path.join(folder, "meta.json"))
             seen = (folder, found.st_ino, found.st_mtime_ns)
             opened = self._opened
@@ -158,13 +158,13 @@ class SearchIndex:
                 opened = self._opened = _open(folder, seen)
         except FileNotFoundError as error:
             raise TargetDownError(
-                f"there is no search index in {self.path}", hint="a SEARCH sink makes one when it starts"
+                f"there is no search index in {self.path}", hint="start its sink, which creates the index"
             ) from error
         except (ValueError, OSError) as error:
             raise TargetDownError(
                 f"the search index in {self.path} cannot be read",
                 detail=str(error),
-                hint="if its files are damaged, delete the folder and start the sink: it fills it again",
+                hint="if its files are damaged, delete the folder and start the sink, which writes the index again",
             ) from error
         return opened
 
@@ -174,21 +174,23 @@ def _open(path: str, seen: tuple[str, int, int]) -> _Commit:
     index.config_reader("manual")
     searcher = index.searcher()
     hits = searcher.search(tantivy.Query.term_query(index.schema, KEY, HEAD), 1, count=False).hits
-    layout, stand = read_head(_sources(searcher, hits)[0]) if hits else (None, None)
+    layout, checkpoint = read_head(_sources(searcher, hits)[0]) if hits else (None, None)
     if layout is not None:
         layout.analysis.register(index)
-    return _Commit(seen, index, searcher, layout, stand)
+    return _Commit(seen, index, searcher, layout, checkpoint)
 
 
 def _parse(commit: _Commit, layout: SearchLayout, text: str, columns: Sequence[str] | None) -> tantivy.Query:
-    text_of(text, "the text to search for")
+    text_of(text, "text")
     fields = [column.words for column in layout.columns if column.words and column.name in layout.text]
     if columns is not None:
         for name in columns:
             if name not in fields:
                 raise UsageError(
-                    f"column {name!r} is not searched in full text",
+                    f"column {name!r} has no full-text index",
                     hint=f"the text columns are {', '.join(fields) or 'none'}",
+                    column=name,
+                    reason="not-a-text-column",
                 )
         fields = list(columns)
     try:
@@ -203,19 +205,24 @@ def _unreadable_text(text: str, said: str, layout: SearchLayout) -> UsageError:
         other = [c.name for c in layout.columns if c.exact is not None and c.name not in own]
         if absent[1] in other:
             return UsageError(
-                f"column {absent[1]!r} cannot be compared in the search text",
-                hint=f"give it as a filter: filters=[({absent[1]!r}, '>=', ...)]",
+                f"column {absent[1]!r} is not a text column and cannot be used in the search text",
+                hint=f"use a filter: filters=[({absent[1]!r}, '>=', ...)]",
+                column=absent[1],
+                reason="not-a-text-column",
             )
         return UsageError(
-            f"there is no column {absent[1]!r} to search in",
-            hint=f"the columns are {', '.join(own)}; a colon in a word is written \\:",
+            f"the search index has no column {absent[1]!r}",
+            hint=f"the columns are {', '.join(own)}; escape a colon in a word as \\:",
+            column=absent[1],
+            reason="no-column",
         )
     if said.startswith("Syntax Error"):
         return UsageError(
-            f"the search text cannot be read: {text}",
+            f"the search text has a syntax error: {text}",
             hint='close every quote and bracket, or put the whole text in quotes: "..."',
+            reason="syntax",
         )
-    return UsageError(f"the search text cannot be read: {text}", detail=said)
+    return UsageError(f"the search text cannot be parsed: {text}", detail=said, reason="search-text")
 
 
 def _filters(commit: _Commit, layout: SearchLayout, filters: Filters) -> list[Clause]:
@@ -227,15 +234,22 @@ def _filters(commit: _Commit, layout: SearchLayout, filters: Filters) -> list[Cl
             name, operator, value = one
         except (TypeError, ValueError):
             raise UsageError(
-                f"a filter is (column, operator, value), not {one!r}", hint="('price', '<', 10)"
+                f"a filter must be (column, operator, value), not {one!r}",
+                hint="write ('price', '<', 10)",
+                reason="filter",
             ) from None
         if name not in columns:
             raise UsageError(
-                f"there is no column {name!r} to filter by", hint=f"the columns are {', '.join(columns)}"
+                f"the search index has no column {name!r} to filter by",
+                hint=f"the columns are {', '.join(columns)}",
+                column=name,
+                reason="no-column",
             )
         if operator not in _OPERATORS:
             raise UsageError(
-                f"{operator!r} is no operator of a filter", hint=f"use one of {' '.join(_OPERATORS)}"
+                f"{operator!r} is not an operator of a filter",
+                hint=f"use one of {' '.join(_OPERATORS)}",
+                operator=operator,
             )
         clauses += _filter(commit, columns[name], operator, value)
     return clauses
@@ -250,12 +264,19 @@ def _filter(commit: _Commit, column: SearchColumn, operator: str, value: Any) ->
         return [(must if operator == "=" else never, null)]
     if column.exact is None:
         raise UsageError(
-            f"column {column.name!r} is {format_type(column.kind)}, which no filter compares",
+            f"column {column.name!r} is {format_type(column.kind)}, which filters do not support",
             hint="filter by a scalar column",
+            column=column.name,
+            reason="not-a-scalar",
         )
     if operator == "in":
         if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-            raise UsageError(f"a filter with 'in' takes a list of values, not {value!r}")
+            raise UsageError(
+                f"a filter with 'in' requires a list of values, not {value!r}",
+                column=column.name,
+                operator="in",
+                value=value,
+            )
         each = [(tantivy.Occur.Should, _equal(commit, column, _compared(column, one))) for one in value]
         return [(must, tantivy.Query.boolean_query(each) if each else tantivy.Query.empty_query())]
     exact = _compared(column, value)
@@ -265,8 +286,11 @@ def _filter(commit: _Commit, column: SearchColumn, operator: str, value: Any) ->
         return [(never, _equal(commit, column, exact)), (never, null)]
     if column.how == "term" and not ordered(value, column):
         raise UsageError(
-            f"column {column.name!r} is compared by {operator} with fewer than {column.term_bytes} bytes",
+            f"column {column.name!r} can be compared by {operator} only with values of fewer than {column.term_bytes} bytes",
             hint=f"shorten {value!r}, or search for words of it",
+            column=column.name,
+            operator=operator,
+            bytes_max=column.term_bytes,
         )
     return [(must, _range(commit, column, operator, exact))]
 
@@ -305,7 +329,11 @@ def _compared(column: SearchColumn, value: Any) -> Any:
     """Return the value of a filter in the form of the column's exact field."""
     if value is None:
         raise UsageError(
-            f"column {column.name!r} cannot be compared with None", hint="only = and != take None"
+            f"column {column.name!r} cannot be compared with None",
+            hint="compare with None by = or != only",
+            column=column.name,
+            value=None,
+            reason="none",
         )
     if pa.types.is_floating(column.kind) and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
@@ -313,7 +341,9 @@ def _compared(column: SearchColumn, value: Any) -> Any:
         fit = array_of([value], column.kind)
     except UNFIT:
         raise UsageError(
-            f"column {column.name!r} is {format_type(column.kind)} and cannot be compared with {value!r}"
+            f"column {column.name!r} is {format_type(column.kind)} and cannot be compared with {value!r}",
+            column=column.name,
+            value=value,
         ) from None
     return exact_values(fit, column)[0]
 

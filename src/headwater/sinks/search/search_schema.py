@@ -191,9 +191,13 @@ class SearchLayout:
         arrays = [from_plain(values, field.type) for values, field in zip(columns, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def head(self, stand: SinkCheckpoint | None) -> tantivy.Document:
+    def head(self, checkpoint: SinkCheckpoint | None) -> tantivy.Document:
         """Return the head document of the index, with its checkpoint."""
-        plain = {"format": FORMAT, **self.document(), "stand": None if stand is None else stand.text()}
+        plain = {
+            "format": FORMAT,
+            **self.document(),
+            "stand": None if checkpoint is None else checkpoint.text(),
+        }
         document = tantivy.Document()
         document.add_text(KEY, HEAD)
         document.add_bytes(SOURCE, orjson.dumps(plain))
@@ -205,11 +209,13 @@ def read_head(source: bytes) -> tuple[SearchLayout, SinkCheckpoint | None]:
     plain = orjson.loads(source)
     if plain["format"] != FORMAT:
         raise SinkError(
-            f"the index has format {plain['format']}, this version of Headwater reads {FORMAT}",
-            hint="follow the view with a newer version, or drop the sink and create it again",
+            f"the search index has format {plain['format']}; this version of Headwater reads format {FORMAT}",
+            hint="upgrade Headwater, or drop the sink and create it again",
+            format=plain["format"],
+            supported=FORMAT,
         )
-    stand = plain["stand"]
-    return SearchLayout.of_document(plain), None if stand is None else SinkCheckpoint.parse(stand)
+    checkpoint = plain["stand"]
+    return SearchLayout.of_document(plain), None if checkpoint is None else SinkCheckpoint.parse(checkpoint)
 
 
 def exact_values(values: pa.Array, column: SearchColumn) -> list[Any]:

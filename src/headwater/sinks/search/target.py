@@ -32,7 +32,7 @@ from headwater.sinks.base.target import (
 )
 from headwater.sinks.search.search_index import HIGHLIGHT, SCORE, SearchIndex
 from headwater.sinks.search.search_schema import HEAD, KEY, RESERVED, SearchLayout
-from headwater.sinks.search.versions import SearchVersions, folder_of, held, of_versions
+from headwater.sinks.search.versions import SearchVersions, folder_of, lock_folders, of_versions
 
 _WRITER_BYTES = 100_000_000
 """Bytes that the writer buffers in memory before it writes a segment."""
@@ -50,7 +50,7 @@ class SearchTarget:
     """
 
     guarantee: ClassVar[str] = (
-        "exactly once: documents and position are one commit of the index; a tick that is repeated is recognised"
+        "exactly once: documents and checkpoint are one commit of the index; a repeated tick is recognised"
     )
 
     def __init__(
@@ -64,11 +64,17 @@ class SearchTarget:
     ) -> None:
         if language is not None and language not in LANGUAGES:
             raise SinkError(
-                f"there is no language {language!r} to search in", hint=f"use one of {', '.join(LANGUAGES)}"
+                f"language {language!r} is not supported",
+                hint=f"use one of {', '.join(LANGUAGES)}",
+                option="language",
+                value=language,
             )
         if accents not in ("keep", "fold"):
             raise SinkError(
-                f"accents cannot be {accents!r}", hint="use 'keep' or 'fold', which takes é for e"
+                f"accents must be 'keep' or 'fold', not {accents!r}",
+                hint="'fold' treats é as e",
+                option="accents",
+                value=accents,
             )
         self._place = Path(path)
         self._version = version
@@ -101,7 +107,7 @@ class SearchTarget:
 
     def prepare(self, shape: TargetShape) -> None:
         """Create the index, or check that the one in the folder has these columns."""
-        layout = self._layout = self._wanted(shape)
+        layout = self._layout = self._layout_of(shape)
         self._sink = shape.sink
         self._find()
         if not self._begun():
@@ -110,25 +116,27 @@ class SearchTarget:
         found = self._reader.layout
         if found is None:
             raise SinkError(
-                f"{self.path} holds a search index that is not one of a sink",
+                f"{self.path} contains a search index that was not written by a sink",
                 hint="choose another path for the sink",
+                reason="foreign-index",
             )
         if found.document() != layout.document():
             raise SinkError(
-                f"the search index in {self.path} is of other columns than sink {shape.sink!r}",
+                f"the search index in {self.path} has other columns or options than sink {shape.sink!r}",
                 detail="; ".join(_differences(found, layout)),
-                hint="DROP SINK and CREATE SINK with another path; or delete the folder, and the sink fills it again",
+                hint="DROP SINK and CREATE SINK with another path; or delete the folder, and the sink writes it again",
                 sink=shape.sink,
+                differences=tuple(_differences(found, layout)),
             )
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged: every type is read back exactly."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint of the newest commit."""
         self._find()
-        return self._opened().stand()
+        return self._opened().checkpoint()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Apply the change in one commit: delete terms, add documents, replace the checkpoint."""
@@ -142,7 +150,7 @@ class SearchTarget:
         self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint
     ) -> bool:
         self._find()
-        with held(self.path):
+        with lock_folders(self.path):
             if folder_of(self._place, self._version) != self.path:
                 return False
             self._apply(change, before, after)
@@ -151,11 +159,12 @@ class SearchTarget:
     def _apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         bulk = change.upserts.num_rows >= _BULK_ROWS
         layout, writer = self._prepared(), self._locked(threads=2 if bulk else 1)
-        found = self._opened().stand()
+        found = self._opened().checkpoint()
         if found != before:
             self._drop()  # the writer may have state of files that no longer exist
             raise CheckpointConflictError(
-                f"the search index in {self.path} is not where it was left", found=found
+                f"the checkpoint of the search index in {self.path} was changed by another process",
+                found=found,
             )
         filled = len(self._opened()) > 0
         try:
@@ -195,9 +204,9 @@ class SearchTarget:
 
     def versions(self) -> SearchVersions:
         """See `headwater.sinks.base.blue_green`."""
-        return SearchVersions(self._sink, self._place, self._beside, _stand_in)
+        return SearchVersions(self._sink, self._place, self._version_target, _checkpoint_in)
 
-    def _beside(self, version: Version) -> SearchTarget:
+    def _version_target(self, version: Version) -> SearchTarget:
         return SearchTarget(
             self._place, text=self._text, language=self._language, accents=self._accents, version=version
         )
@@ -209,17 +218,22 @@ class SearchTarget:
             self._drop()
             self.path, self._reader = folder, None
 
-    def _wanted(self, shape: TargetShape) -> SearchLayout:
+    def _layout_of(self, shape: TargetShape) -> SearchLayout:
         if shape.mode != "upsert" or not shape.key:
             raise SinkError(
-                f"sink {shape.sink!r} into SEARCH needs a key: a document is replaced by it", sink=shape.sink
+                f"sink {shape.sink!r} into SEARCH needs a key, by which documents are replaced",
+                hint="declare a key, as in WITH (key = '...')",
+                sink=shape.sink,
+                reason="no-key",
             )
         for name in shape.schema.names:
             if name.startswith(RESERVED) or name in (SCORE.name, HIGHLIGHT):
                 raise SinkError(
-                    f"column {name!r} of view {shape.view!r} has a name that a search index uses itself",
-                    hint="give it another name in the view",
+                    f"column {name!r} of view {shape.view!r} has a name that is reserved in a search index",
+                    hint="rename the column in the view",
                     sink=shape.sink,
+                    column=name,
+                    reason="reserved-name",
                 )
         schema = pa.schema([pa.field(f.name, f.type, f.nullable) for f in shape.schema])
         texts = tuple(f.name for f in schema if _is_text(f.type))
@@ -228,9 +242,11 @@ class SearchTarget:
         for name in self._text:
             if name not in texts:
                 raise SinkError(
-                    f"column {name!r} cannot be searched in full text",
-                    hint=f"text takes STRING columns of the view: {', '.join(texts) or 'it has none'}",
+                    f"column {name!r} cannot have a full-text index",
+                    hint=f"name STRING columns of the view in text: {', '.join(texts) or 'the view has none'}",
                     sink=shape.sink,
+                    option="text",
+                    column=name,
                 )
         return self._laid_out(schema, shape, [t for t in texts if t in self._text])
 
@@ -252,8 +268,9 @@ class SearchTarget:
             self.path.mkdir(parents=True, exist_ok=True)
             if not _only_locks(self.path):
                 raise SinkError(
-                    f"{self.path} holds something else than a search index",
+                    f"{self.path} contains files that are not of a search index",
                     hint="choose another path for the sink, or empty the folder",
+                    reason="foreign-files",
                 )
             index = tantivy.Index(layout.fields(), path=str(self.path))
             layout.analysis.register(index)
@@ -261,12 +278,12 @@ class SearchTarget:
                 writer.add_document(layout.head(None))
         except (ValueError, OSError) as error:
             raise TargetDownError(
-                f"no search index could be made in {self.path}", detail=str(error)
+                f"the search index in {self.path} could not be created", detail=str(error)
             ) from error
 
     def _prepared(self) -> SearchLayout:
         if self._layout is None:
-            raise RuntimeError("prepare comes first")
+            raise RuntimeError("prepare was not called")
         return self._layout
 
     def _opened(self) -> SearchIndex:
@@ -287,7 +304,8 @@ class SearchTarget:
                     ) from error
                 raise TargetDownError(
                     f"another process writes the search index in {self.path}",
-                    hint="one sink fills an index, and others wait; give this one another path",
+                    hint="stop the other process, or choose another path for this sink: one sink writes an index at a time",
+                    reason="locked",
                 ) from None
         return self._writer
 
@@ -317,8 +335,8 @@ def _only_locks(path: Path) -> bool:
     )
 
 
-def _stand_in(folder: Path) -> SinkCheckpoint | None:
-    return SearchIndex(folder, exact=True).stand()
+def _checkpoint_in(folder: Path) -> SinkCheckpoint | None:
+    return SearchIndex(folder, exact=True).checkpoint()
 
 
 def _differences(found: SearchLayout, wanted: SearchLayout) -> Iterator[str]:
@@ -328,11 +346,11 @@ def _differences(found: SearchLayout, wanted: SearchLayout) -> Iterator[str]:
         )
         if mine != theirs:
             shown = [("none" if one is None else format_type(one.type)) for one in (mine, theirs)]
-            yield f"column {name}: {shown[0]} there, {shown[1]} here"
+            yield f"column {name} is {shown[0]} in the index, and {shown[1]} in the view"
     for what in ("key", "text", "language", "accents"):
         there, here = getattr(found, what), getattr(wanted, what)
         if there != here:
-            yield f"{what}: {there!r} there, {here!r} here"
+            yield f"{what} is {there!r} in the index, and {here!r} in the sink"
     if found.schema.names != wanted.schema.names:
         yield "the order of columns"
 

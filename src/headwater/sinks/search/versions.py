@@ -34,14 +34,14 @@ _INDEX = re.compile(
 """Names of the files of an index: tantivy's, and the lock."""
 
 
-def in_force(path: str | Path) -> Path:
+def active_folder(path: str | Path) -> Path:
     """Return the folder of the active index."""
-    return Path(path) / _said(Path(path)).current
+    return Path(path) / _read_current(Path(path)).current
 
 
 def folder_of(path: Path, version: Version | None) -> Path:
     """Return the folder of a version, which may not exist."""
-    said = _said(path)
+    said = _read_current(path)
     if version is None:
         return path / said.current
     if version == "old" and said.old is not None:
@@ -58,7 +58,7 @@ def of_versions(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def held(*folders: Path) -> Iterator[None]:
+def lock_folders(*folders: Path) -> Iterator[None]:
     """Exclude other processes from changing the index in any of these folders or, if one of them is active, from switching.
     Each folder has a lock of its own, so that a version is filled while the active one continues; several locks are taken in
     the same order by all processes."""
@@ -72,46 +72,48 @@ def held(*folders: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SearchVersions:
-    """The versions of one index. `make` creates the target of a version, `stand` reads the checkpoint in a folder."""
+    """The versions of one index. `make` creates the target of a version, `checkpoint` reads the checkpoint in a folder."""
 
     sink: str
     path: Path
     make: Callable[[Version], Target]
-    stand: Callable[[Path], SinkCheckpoint | None]
+    checkpoint: Callable[[Path], SinkCheckpoint | None]
 
-    def there(self) -> Collection[Version]:
+    def existing(self) -> Collection[Version]:
         """See `TargetVersions`."""
         found: list[Version] = []
         if folder_of(self.path, "new").is_dir():
             found.append("new")
-        if _said(self.path).old is not None:
+        if _read_current(self.path).old is not None:
             found.append("old")
         return found
 
-    def beside(self, version: Version) -> Target:
+    def target(self, version: Version) -> Target:
         """See `TargetVersions`."""
         return self.make(version)
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """Switch by one rename of `CURRENT`, while no process changes either index."""
-        said, chosen = _said(self.path), folder_of(self.path, version)
+        said, chosen = _read_current(self.path), folder_of(self.path, version)
         try:
-            with held(self.path / said.current, chosen):
+            with lock_folders(self.path / said.current, chosen):
                 self._refuse_changed(said)
                 if version == "new" and said.old is not None:
                     refuse_kept(self.sink, self.named("old"))
-                refuse_moved(self.sink, stand, self.stand(chosen), self.stand(self.path / said.current))
-                _say(self.path, _Said("." if chosen == self.path else chosen.name, said.current))
+                refuse_moved(
+                    self.sink, checkpoint, self.checkpoint(chosen), self.checkpoint(self.path / said.current)
+                )
+                _write_current(self.path, _Current("." if chosen == self.path else chosen.name, said.current))
         except OSError as error:
             raise TargetDownError(f"{self.path} could not be written", detail=str(error)) from error
 
     def drop(self, version: Version) -> None:
         """Remove the files, then their entry in `CURRENT`. A folder is renamed first, so that leftovers do not count as a
         version."""
-        said, folder = _said(self.path), folder_of(self.path, version)
+        said, folder = _read_current(self.path), folder_of(self.path, version)
         places = [place for place in (self.path / said.current, folder) if place.is_dir()]
         try:
-            with held(*places):
+            with lock_folders(*places):
                 self._refuse_changed(said)
                 if folder == self.path:
                     for name in Storage(self.path).files("."):
@@ -123,7 +125,7 @@ class SearchVersions:
                         remove_own(aside, _INDEX, self.path)
                     folder.rename(aside)
                 if version == "old" and said.old is not None:
-                    _say(self.path, _Said(said.current))
+                    _write_current(self.path, _Current(said.current))
             for left in Storage(self.path).folders("."):
                 if _LEFT.fullmatch(left):
                     with contextlib.suppress(OSError, StorageError):
@@ -131,10 +133,10 @@ class SearchVersions:
         except OSError as error:
             raise TargetDownError(f"{folder} could not be removed", detail=str(error)) from error
 
-    def _refuse_changed(self, said: _Said) -> None:
-        if _said(self.path) != said:
+    def _refuse_changed(self, said: _Current) -> None:
+        if _read_current(self.path) != said:
             raise CheckpointConflictError(
-                f"another version of sink {self.sink!r} is in force by now", found=None
+                f"another version of sink {self.sink!r} has become active", found=None
             )
 
     def named(self, version: Version) -> str:
@@ -143,19 +145,19 @@ class SearchVersions:
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Current:
     """The contents of `CURRENT`: names of folders."""
 
     current: str = "."
     old: str | None = None
 
 
-def _said(path: Path) -> _Said:
+def _read_current(path: Path) -> _Current:
     try:
-        return _Said(**orjson.loads((path / CURRENT).read_bytes()))
+        return _Current(**orjson.loads((path / CURRENT).read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
-        return _Said()
+        return _Current()
 
 
-def _say(path: Path, said: _Said) -> None:
+def _write_current(path: Path, said: _Current) -> None:
     Storage(path).write_atomic(CURRENT, orjson.dumps(said))

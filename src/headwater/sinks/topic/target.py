@@ -57,7 +57,7 @@ _TOPIC_OPTIONS = ("partitions", "durability", "cleanup")
 class TopicTarget:
     """A topic, created with the WITH options `options` (partitions, durability, ...) if it does not exist."""
 
-    guarantee: ClassVar[str] = "exactly once: records and position are one commit of the log"
+    guarantee: ClassVar[str] = "exactly once: records and checkpoint are one commit of the log"
 
     def __init__(
         self,
@@ -102,7 +102,9 @@ class TopicTarget:
         """Create the topic, or check that the existing one has these columns and this key, and retains all records."""
         if shape.mode == "upsert" and not shape.key:
             raise SinkError(
-                f"sink {shape.sink!r} into TOPIC needs a key, or mode = 'changelog'", sink=shape.sink
+                f"sink {shape.sink!r} into TOPIC needs a key, or mode = 'changelog'",
+                sink=shape.sink,
+                reason="no-key",
             )
         self._shape = shape
         if self.topic not in self._log.topics():
@@ -127,11 +129,11 @@ class TopicTarget:
                     raise SinkError(error.message, hint=error.hint, sink=shape.sink) from None
         self._check(shape, self._topic())
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint in the producer's note, if it is of this very topic."""
         self._log.settle()
         known = self._log.producer(self._producer())
@@ -144,7 +146,7 @@ class TopicTarget:
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Append tombstones, records and the note in one commit."""
         topic = self._topic()
-        found = self.stand()
+        found = self.checkpoint()
         if found != before:
             raise self._moved(found)
         known = self._log.producer(self._producer())
@@ -161,12 +163,12 @@ class TopicTarget:
             self._log.append(append)
         except (DiskFullError, LogTimeoutError, StorageError) as error:
             raise TargetDownError(
-                f"topic {self.topic!r} cannot be written now: {error.message}", hint=error.hint
+                f"topic {self.topic!r} cannot be written: {error.message}", hint=error.hint, topic=self.topic
             ) from error
         except TopicNotFoundError as error:
             raise self._moved(None) from error
         # If another process used the sequence first, the log returned its receipt and wrote nothing.
-        if (now := self.stand()) != after:
+        if (now := self.checkpoint()) != after:
             raise self._moved(now)
 
     def contents(self) -> Iterator[pa.RecordBatch]:
@@ -178,7 +180,7 @@ class TopicTarget:
             batches = self._log.read(topic.name, partition, info.first, info.end, columns)
             if not shape.key:
                 for batch in batches:
-                    yield batch.cast(self._held())
+                    yield batch.cast(self._stored_schema())
                 continue
             read = list(batches)
             if read:
@@ -194,13 +196,13 @@ class TopicTarget:
                 self._log, topic, options=self._options, version=version, like=like, private=private
             )
 
-        def stand(topic: str) -> SinkCheckpoint | None:
+        def checkpoint(topic: str) -> SinkCheckpoint | None:
             # a fixed version, since the name of the active topic changes
             target = make(topic, "old")
             target._shape = shape
-            return target.stand()
+            return target.checkpoint()
 
-        return TopicVersions(shape.sink, self._log, self._given, make, stand)
+        return TopicVersions(shape.sink, self._log, self._given, make, checkpoint)
 
     def close(self) -> None:
         """Do nothing: the log belongs to the workspace."""
@@ -234,11 +236,11 @@ class TopicTarget:
                 role = "the key" if field.name in self.key else "NOT NULL"
                 for row in np.flatnonzero(rows.column(field.name).is_null().to_numpy(zero_copy_only=False)):
                     reasons.setdefault(
-                        int(row), f"column {field.name!r} is NULL, and is {role} in topic {topic.name!r}"
+                        int(row), f"column {field.name!r}, which is {role} in topic {topic.name!r}, is NULL"
                     )
         if reasons:
             refused = [RefusedRow(row, reasons[row]) for row in sorted(reasons)]
-            raise RowsRefusedError(f"topic {topic.name!r} does not take {len(refused)} rows", refused=refused)
+            raise RowsRefusedError(f"topic {topic.name!r} rejects {len(refused)} rows", refused=refused)
 
     def _newest(self, records: pa.RecordBatch) -> pa.RecordBatch:
         first, second = identities([records.column(n) for n in self.key], records.num_rows, exact=False)
@@ -249,13 +251,13 @@ class TopicTarget:
         alive = pc.not_equal(records.column("_op"), "delete").to_numpy(zero_copy_only=False)
         places = order[last]
         rows = take_rows(records, np.sort(places[alive[places]]))
-        return rows.select(self._prepared().schema.names).cast(self._held())
+        return rows.select(self._prepared().schema.names).cast(self._stored_schema())
 
     # --- the topic -------------------------------------------------------------------------------------------------
 
     def _prepared(self) -> TargetShape:
         if self._shape is None:
-            raise RuntimeError("prepare comes first")
+            raise RuntimeError("prepare was not called")
         return self._shape
 
     def _producer(self) -> str:
@@ -271,11 +273,12 @@ class TopicTarget:
             return self._log.topic(self.topic)
         except TopicNotFoundError as error:
             raise TargetDownError(
-                f"topic {self.topic!r} is not there any more",
-                hint="it is made again when the sink is started",
+                f"topic {self.topic!r} was dropped",
+                hint="restart the sink, which creates the topic again",
+                topic=self.topic,
             ) from error
 
-    def _held(self) -> pa.Schema:
+    def _stored_schema(self) -> pa.Schema:
         shape = self._prepared()
         return shape.schema.append(WEIGHT) if shape.mode == "changelog" else shape.schema
 
@@ -292,29 +295,35 @@ class TopicTarget:
         found = {f.name: f.type for f in topic.schema}
         wrong = None
         if topic.captured_by is not None:
-            wrong = f"it is filled by source {topic.captured_by!r}"
+            wrong = f"it belongs to source {topic.captured_by!r}", "source"
         elif topic.versioned_by is not None:
-            wrong = f"it is versioned by {topic.versioned_by!r}"
+            wrong = f"it has versioned_by = {topic.versioned_by!r}", "versioned-by"
         elif set(topic.key) != set(shape.key):
-            wrong = f"its key is ({', '.join(topic.key)}), that of the sink ({', '.join(shape.key)})"
+            wrong = (
+                f"its key is ({', '.join(topic.key)}), and the key of the sink is ({', '.join(shape.key)})",
+                "key",
+            )
         elif found != expected:
-            wrong = f"it has the columns {_shown(found)}, the sink writes {_shown(expected)}"
+            wrong = f"it has the columns {_shown(found)}; the sink writes {_shown(expected)}", "columns"
         elif plain := set(self._private.items()) - set(topic.private):
             column, by = min(plain)
-            wrong = f"its column {column} is not PRIVATE BY ({by}), as what is copied there is"
+            wrong = f"its column {column} is not PRIVATE BY ({by}), as the column of the view is", "private"
         elif topic.retention_us is not None or topic.retention_bytes is not None:
-            wrong = "it has a retention, which removes records that the view still has"
+            wrong = "it has a retention, which removes records that the view still has", "retention"
         if wrong is not None:
             raise SinkError(
                 f"sink {shape.sink!r} cannot write to topic {topic.name!r}",
-                detail=wrong,
-                hint="name another topic: one that is not there is made",
+                detail=wrong[0],
+                hint="name another topic; a topic that does not exist is created",
                 sink=shape.sink,
+                topic=topic.name,
+                reason=wrong[1],
             )
 
     def _moved(self, found: SinkCheckpoint | None) -> CheckpointConflictError:
         return CheckpointConflictError(
-            f"topic {self.topic!r} is not where sink {self._prepared().sink!r} left it", found=found
+            f"the checkpoint of sink {self._prepared().sink!r} on topic {self.topic!r} was changed by another process",
+            found=found,
         )
 
 

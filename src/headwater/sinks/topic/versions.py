@@ -49,15 +49,15 @@ class TopicVersions:
     log: Log
     topic: str
     make: Callable[[str, Version], Target]
-    stand: Callable[[str], SinkCheckpoint | None]
+    checkpoint: Callable[[str], SinkCheckpoint | None]
 
-    def there(self) -> Collection[Version]:
+    def existing(self) -> Collection[Version]:
         """See `TargetVersions`."""
         both: tuple[Version, Version] = ("new", "old")
         topics, named = self.log.topics(), self._topics()
         return [v for v in both if (name := named.of(v)) is not None and name in topics]
 
-    def beside(self, version: Version) -> Target:
+    def target(self, version: Version) -> Target:
         """See `TargetVersions`. The name of a staging topic is chosen and recorded here."""
         topics, entry = self._topics(), self._entry()
         name = topics.of(version)
@@ -66,18 +66,20 @@ class TopicVersions:
             self._put(replace(topics, new=name), entry)
         return self.make(name, version)
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """Make the other topic active, in one commit of the catalog."""
         entry = self._entry()
         topics = self._topics()
         name = topics.of(version)
         if self.sink not in self.log.entries(SINK):
-            raise SinkNotFoundError(f"there is no sink {self.sink!r} any more", sink=self.sink)
+            raise SinkNotFoundError(f"sink {self.sink!r} was dropped", sink=self.sink)
         if name is None:
-            raise CheckpointConflictError(f"sink {self.sink!r} has no {version} version any more", found=None)
+            raise CheckpointConflictError(
+                f"the {version} version of sink {self.sink!r} was removed", found=None
+            )
         if version == "new" and topics.old is not None:
             refuse_kept(self.sink, self.named("old"))
-        refuse_moved(self.sink, stand, self.stand(name), self.stand(topics.in_force))
+        refuse_moved(self.sink, checkpoint, self.checkpoint(name), self.checkpoint(topics.in_force))
         new = None if version == "new" else topics.new
         self._put(replace(topics, in_force=name, new=new, old=topics.in_force), entry)
 
@@ -108,7 +110,7 @@ class TopicVersions:
             self.log.put_entry(VERSIONS, self.sink, asdict(topics), expect=expect)
         except ConflictError as error:
             raise CheckpointConflictError(
-                f"another process changes the versions of sink {self.sink!r}", found=None
+                f"another process changed the versions of sink {self.sink!r}", found=None
             ) from error
 
     def _free(self) -> str:

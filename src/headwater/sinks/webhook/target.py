@@ -52,7 +52,7 @@ class WebhookTarget:
     """A receiver of POST requests at a URL."""
 
     guarantee: ClassVar[str] = (
-        "at least once, in order: a request may come again with the same Idempotency-Key, after a crash or a lost answer"
+        "at least once, in order: a request is repeated with the same Idempotency-Key after a crash or a lost response"
     )
 
     def __init__(
@@ -101,22 +101,22 @@ class WebhookTarget:
         """Set the shape; no request is sent before the first change."""
         self._deliveries.prepare(shape)
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint from the workspace."""
-        return self._deliveries.stand()
+        return self._deliveries.checkpoint()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Send a change, and store the checkpoint when all of it was accepted."""
         since = None if before is None else before.token
         self._deliveries.apply(change, before, after, lambda piece, key: self._give(piece, key, after, since))
 
-    def handed(self) -> Token | None:
+    def last_delivered(self) -> Token | None:
         """Return the tick that was delivered last, as recorded next to the workspace."""
-        return self._deliveries.handed()
+        return self._deliveries.last_delivered()
 
     def contents(self) -> Iterator[pa.RecordBatch]:
         """Return nothing, since the receiver cannot be read. The next change is a snapshot."""
@@ -137,13 +137,19 @@ class WebhookTarget:
             return []
         if status not in REFUSED:
             raise SinkError(
-                f"{self._hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
+                f"{self._hook.shown} responded with {status} {http.client.responses.get(status, '')}".rstrip(),
                 detail=said or None,
-                hint="check the address, and the token or secret, of the sink",
+                hint="check the url, and the token or secret, of the sink",
+                url=self._hook.shown,
+                status=status,
             )
         if not piece.rows.num_rows:
             raise SinkError(
-                f"{self._hook.shown} refuses rows that are gone, with {status}", detail=said or None
+                f"{self._hook.shown} rejected deletions with {status}",
+                detail=said or None,
+                hint="accept deletions in the receiver: rows that no longer exist cannot be diverted",
+                url=self._hook.shown,
+                status=status,
             )
         if len(piece) == 1:
             return [RefusedRow(piece.first, f"{status}: {said}" if said else str(status))]
@@ -172,7 +178,7 @@ class WebhookTarget:
 
     def _shape(self) -> TargetShape:
         if self._deliveries.shape is None:
-            raise RuntimeError("prepare comes first")
+            raise RuntimeError("prepare was not called")
         return self._deliveries.shape
 
 

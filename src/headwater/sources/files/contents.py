@@ -24,14 +24,18 @@ _ROTATED = re.compile(r"(\.gz|[.\-_]\d[\d\-_.T:]*|\.(old|bak|prev|orig))+$", re.
 
 @contextmanager
 def open_content(
-    path: str, number: tuple[int, int] | None = None, held: int | None = None
+    path: str, number: tuple[int, int] | None = None, open_descriptor: int | None = None
 ) -> Iterator[IO[bytes]]:
-    """Open the content of a file, decompressed if its name ends in .gz. `held` is an open descriptor of a file whose name is
+    """Open the content of a file, decompressed if its name ends in .gz. `open_descriptor` is an open descriptor of a file whose name is
     gone.
 
     FileNotFoundError if the path now belongs to a file with another `number`.
     """
-    with os.fdopen(os.dup(held), "rb", 0) if held is not None else open(path, "rb", buffering=0) as raw:
+    with (
+        os.fdopen(os.dup(open_descriptor), "rb", 0)
+        if open_descriptor is not None
+        else open(path, "rb", buffering=0) as raw
+    ):
         status = os.fstat(raw.fileno())
         if number not in (None, (status.st_dev, status.st_ino)):
             raise FileNotFoundError(errno.ENOENT, "it was renamed", path)

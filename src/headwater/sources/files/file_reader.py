@@ -43,7 +43,7 @@ class FileReader:
         if self.options.format == "parquet":
             return file.known is None
         try:
-            with open_content(file.path, file.number, file.held) as content:
+            with open_content(file.path, file.number, file.open_descriptor) as content:
                 for piece in read_blocks(content, file.offset, file.path, quoted=self.is_quoted):
                     if isinstance(piece, Block):
                         return True
@@ -79,8 +79,9 @@ class FileReader:
         topic = self._definition(self.options.topic)
         if topic is None:
             raise TopicNotFoundError(
-                f"there is no topic {self.options.topic!r}, which source {self.source!r} fills",
-                hint=f"DROP SOURCE {self.source}, or make the topic again",
+                f"topic {self.options.topic!r}, which source {self.source!r} writes to, does not exist",
+                hint=f"create the topic again, or DROP SOURCE {self.source}",
+                source=self.source,
                 topic=self.options.topic,
             )
         if topic != self._topic:

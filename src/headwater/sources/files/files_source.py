@@ -21,7 +21,7 @@ from headwater.core.errors import SourceError, UsageError
 from headwater.core.types import normalize_schema
 from headwater.log.protocol import ProducerInfo
 from headwater.sources.base import Commit, Event, Position, Quiet
-from headwater.sources.clock_positions import Moments, owned
+from headwater.sources.clock_positions import ClockPositions, owned
 from headwater.sources.files.file_reader import FileReader
 from headwater.sources.files.formats import check_readable
 from headwater.sources.files.options import (
@@ -31,12 +31,12 @@ from headwater.sources.files.options import (
     read_options,
     refuse_plain_lines,
 )
-from headwater.sources.files.scan_files import Look
+from headwater.sources.files.scan_files import FileScan
 from headwater.sources.files.tracking import Number, Tracker
 from headwater.sources.source_setup import SourceSetup
 
-LOOK_EVERY_S = 0.1
-LOOK_SHARE = 10
+SCAN_EVERY_S = 0.1
+SCAN_SHARE = 10
 """Scans take at most this fraction (1/10) of the time: a folder of very many files is scanned less often."""
 QUIET_S = 0.2
 SAID_EVERY_MS = 10_000.0
@@ -50,18 +50,18 @@ class FilesSource:
         name: str,
         options: Mapping[str, Any] | FilesOptions,
         definition: Callable[[str], TopicDefinition | None],
-        standing: Callable[[], ProducerInfo | None],
+        producer: Callable[[], ProducerInfo | None],
         *,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`definition` returns the current definition of a topic; `standing`, the producer state of this source in the log."""
+        """`definition` returns the current definition of a topic; `producer`, the producer state of this source in the log."""
         self.name = name
         self.options = options if isinstance(options, FilesOptions) else read_options(name, options)
         self.state = "not reading"
         """Current activity of the source, or the reason why it is idle, in words."""
         self._definition = definition
-        self._standing = standing
+        self._producer = producer
         self._clock = clock or SystemClock()
         self._sleep = sleep
         self._reader = FileReader(name, self.options, definition, self._clock)
@@ -69,7 +69,7 @@ class FilesSource:
     @classmethod
     def declared(cls, setup: SourceSetup) -> Self:
         """Create the source of a declaration."""
-        return cls(setup.name, setup.options, setup.lookups.definition, setup.standing)
+        return cls(setup.name, setup.options, setup.lookups.definition, setup.producer)
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -79,16 +79,19 @@ class FilesSource:
         folder = os.path.dirname(re.split(r"[*?\[]", self.options.path)[0]) or "."
         if not os.path.isdir(folder):
             raise UsageError(
-                f"source {self.name!r} looks for files in {os.path.abspath(folder)}, which is no folder",
-                hint="make the folder, or correct the path; a relative one is taken from where the process runs",
+                f"source {self.name!r} cannot read files in {os.path.abspath(folder)}: the folder does not exist",
+                hint="create the folder, or correct path; a relative path is resolved against the working directory of the process",
+                source=self.name,
+                folder=os.path.abspath(folder),
             )
         existing = self._definition(self.options.topic)
         topics = [errors_topic(self.name)] if self.options.on_error == "divert" else []
         if existing is not None and existing.captured_by is None:
             if self.options.columns is not None or self.options.key:
                 raise UsageError(
-                    f"topic {existing.name!r} is there already, so its columns and key are known",
-                    hint="leave columns and key out, or name another topic",
+                    f"topic {existing.name!r} already exists with its own columns and key",
+                    hint="omit columns and key, or name another topic",
+                    source=self.name,
                     topic=existing.name,
                 )
             check_readable(self.options, existing, self.name)
@@ -106,13 +109,18 @@ class FilesSource:
     def _of_parquet(self) -> TopicDefinition:
         """Return the topic with the columns of the first Parquet file."""
         is_parquet = self.options.format == "parquet"
-        found = Tracker(self.options, None).look(self._clock.now_us()) if is_parquet else []
+        found = Tracker(self.options, None).scan(self._clock.now_us()) if is_parquet else []
         if not found:
-            what = "there is no Parquet file yet to take them from" if is_parquet else self.options.format
+            what = "no Parquet file exists yet from which to read them" if is_parquet else self.options.format
             raise UsageError(
-                f"source {self.name!r} does not say the columns of topic {self.options.topic!r}",
-                detail=what if is_parquet else f"files of format {what!r} do not say their types themselves",
-                hint="write columns = 'id BIGINT, name STRING, at TIMESTAMP', or make the topic first",
+                f"source {self.name!r} does not declare the columns of topic {self.options.topic!r}",
+                detail=what
+                if is_parquet
+                else f"files of format {what!r} do not contain the types of their columns",
+                hint="write columns = 'id BIGINT, name STRING, at TIMESTAMP', or create the topic first",
+                source=self.name,
+                topic=self.options.topic,
+                option="columns",
             )
         schema = normalize_schema(pq.read_schema(found[0].path).remove_metadata())
         return owned(self.name, define_topic(self.options.topic, schema, key=self.options.key))
@@ -124,7 +132,7 @@ class FilesSource:
 
     def read(self, position: Position | None, sequence: int) -> Iterator[Event]:
         """Yield everything after the position, and then new content as it appears."""
-        moments = Moments(self._clock, sequence, SAID_EVERY_MS)
+        moments = ClockPositions(self._clock, sequence, SAID_EVERY_MS)
         tracker = Tracker(self.options, position)
         waited: tuple[int, dict[Number, int]] | None = None
         try:
@@ -132,31 +140,32 @@ class FilesSource:
                 began = self._clock.steady_ms()
                 moment = moments.now()
                 waiting: dict[Number, int] = {}
-                looked = Look(self._reader, tracker, moments, moment, waiting)
-                yield from looked.events()
-                self.state = "reading" if looked.files else "waiting for more"
+                scan = FileScan(self._reader, tracker, moments, moment, waiting)
+                yield from scan.events()
+                self.state = "reading" if scan.files else "waiting for more"
                 reached = moment if not waiting else None
                 if waited is not None and not _is_awaited(waited[1], waiting, tracker):
                     reached = max(reached or 0, waited[0])
                     waited = None
-                    moments.speak()
+                    moments.report_next()
                 if waiting and waited is None:
                     waited = (moment, waiting)
-                if looked.has_taken:
+                if scan.has_taken:
                     sequence = moments.within() if reached is None else moments.up_to(reached)
                     yield Commit(sequence, tracker.position())
                 elif reached is not None:
-                    yield moments.quiet(reached)
+                    yield moments.quiet_event(reached)
                 else:
                     yield Quiet()
                 took_s = (self._clock.steady_ms() - began) / 1_000
                 yield from self._wait(
-                    LOOK_EVERY_S if looked.has_taken else max(LOOK_EVERY_S, took_s * LOOK_SHARE)
+                    SCAN_EVERY_S if scan.has_taken else max(SCAN_EVERY_S, took_s * SCAN_SHARE)
                 )
         except OSError as error:
             raise SourceError(
                 f"source {self.name!r} cannot read {error.filename or self.options.path}: {error.strerror}",
-                hint="let the user that runs Headwater read it, or leave it out of the path",
+                hint="grant read access to the user that runs Headwater, or exclude the file from path",
+                file=str(error.filename or self.options.path),
                 source=self.name,
             ) from error
         finally:
@@ -168,12 +177,12 @@ class FilesSource:
 
     def end(self) -> int:
         """Return the current time if any file has content that the log does not have, else the last sequence in the log."""
-        known = self._standing()
+        known = self._producer()
         now = self._clock.now_us()
         sequence = -1 if known is None else known.sequence
         tracker = Tracker(self.options, None if known is None or known.note is None else dict(known.note))
         try:
-            files = tracker.look(now)
+            files = tracker.scan(now)
             if tracker.unfit or any(self._reader.has_more(file) for file in files):
                 return max(now, sequence + 1)
             return sequence

@@ -147,10 +147,16 @@ class LineReader:
         if unknown and self._options.extra == "refuse":
             raise UsageError(
                 f"the header has a column {unknown[0]!r} that topic {self._topic.name!r} does not have",
-                hint=f"the columns are {', '.join(self._topic.schema.names)}; extra = 'ignore' leaves others out",
+                hint=f"the columns are {', '.join(self._topic.schema.names)}; extra = 'ignore' skips others",
+                topic=self._topic.name,
+                column=unknown[0],
             )
         if len(set(names)) < len(names):
-            raise UsageError("the header has a column twice", detail=line.decode(errors="replace"))
+            raise UsageError(
+                "the header names a column twice",
+                detail=line.decode(errors="replace"),
+                column=next(name for name in names if names.count(name) > 1),
+            )
         return names
 
     def _csv(self, block: Block) -> pa.Table:
@@ -183,7 +189,7 @@ class LineReader:
         )
         extra = int(bool(last.strip()))
         if table.num_rows != expected + extra:
-            raise NoFit("a quote is not closed" if len(block) == 1 else "lines are not rows")
+            raise NoFit("a quote is not closed" if len(block) == 1 else "lines and rows do not correspond")
         return self._typed(table.slice(0, expected))
 
     def _csv_type(self, field: pa.Field) -> pa.DataType:
@@ -283,21 +289,31 @@ def check_readable(options: FilesOptions, topic: TopicDefinition, source: str) -
             raise UsageError(
                 f"source {source!r} cannot read column {field.name!r}, which is {format_type(field.type)}, "
                 f"from {options.format}",
-                hint="make it STRING and take it apart in a view, with from_json",
+                hint="declare it STRING and parse it in a view with from_json",
+                source=source,
+                column=field.name,
+                format=options.format,
             )
     if options.format == "lines":
         unknown = [name for name in line_columns(options, topic) if name not in topic.given.schema.names]
         if unknown:
             raise UsageError(
-                f"topic {topic.name!r} of source {source!r} has no column {unknown[0]!r}, which the "
-                f"{'lines are' if options.pattern is None else 'pattern names'}",
+                f"topic {topic.name!r} of source {source!r} has no column {unknown[0]!r}, "
+                + ("to which lines are written" if options.pattern is None else "which the pattern names"),
                 hint=f"its columns are {', '.join(topic.schema.names)}",
+                source=source,
+                topic=topic.name,
+                column=unknown[0],
             )
     if options.time_format is not None:
         try:
             pc.strptime(pa.array([], pa.string()), format=options.time_format, unit="us")
         except pa.ArrowException as error:
-            raise UsageError(f"time_format {options.time_format!r} cannot be used: {error}") from None
+            raise UsageError(
+                f"time_format {options.time_format!r} is not valid: {error}",
+                option="time_format",
+                value=options.time_format,
+            ) from None
 
 
 def table_rows(

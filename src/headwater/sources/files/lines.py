@@ -102,7 +102,9 @@ def read_blocks(
         if len(rest) > LINE_BYTES_MAX:
             raise BadRowError(
                 f"the line at byte {offset} of {path} is longer than {LINE_BYTES_MAX >> 20} MiB",
-                hint="is the format right, and are quotes closed?",
+                hint="check that format is right and that all quotes are closed",
+                file=str(path),
+                byte=offset,
             )
 
 

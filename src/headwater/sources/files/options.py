@@ -93,21 +93,36 @@ def read_options(source: str, options: Mapping[str, Any]) -> FilesOptions:
         if name not in OPTION_NAMES:
             near = difflib.get_close_matches(name, OPTION_NAMES, 1)
             raise UsageError(
-                f"{name!r} is not an option of a source of files",
-                hint=f"is {near[0]} meant?" if near else f"the options are {', '.join(OPTION_NAMES)}",
+                f"{name!r} is not an option of a FILES source",
+                hint=f"did you mean {near[0]}?" if near else f"the options are {', '.join(OPTION_NAMES)}",
+                source=source,
+                option=name,
             )
     path = text(options.get("path"), "path", hint="write path = 'logs/*.log'")
     if not path.strip():
-        raise UsageError(f"source {source!r} has an empty path", hint="write path = 'logs/*.log'")
+        raise UsageError(
+            f"the path of source {source!r} is empty",
+            hint="write path = 'logs/*.log'",
+            source=source,
+            option="path",
+        )
     kind = _format(options.get("format"), path)
     for name, kinds in _ONLY_FOR.items():
         if options.get(name) is not None and kind not in kinds:
             raise UsageError(
-                f"{name} is an option of format {' or '.join(map(repr, kinds))}, not of {kind!r}"
+                f"{name} is an option of format {' or '.join(map(repr, kinds))}, not of {kind!r}",
+                source=source,
+                option=name,
+                format=kind,
             )
     delimiter = text(options.get("delimiter") or ("\t" if _suffix(path) == ".tsv" else ","), "delimiter")
     if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise UsageError(f"a delimiter is one character, not {delimiter!r}")
+        raise UsageError(
+            f"delimiter must be one character other than a quote or a line break, not {delimiter!r}",
+            source=source,
+            option="delimiter",
+            value=delimiter,
+        )
     pattern = None if options.get("pattern") is None else text(options["pattern"], "pattern")
     if pattern is not None:
         pattern_columns(pattern)
@@ -138,14 +153,20 @@ def pattern_columns(pattern: str) -> tuple[str, ...]:
         found = pc.extract_regex(pa.array([""]), whole_line(pattern))
     except pa.ArrowInvalid as error:
         raise UsageError(
-            f"the pattern is not a regular expression that can be used: {error}",
+            f"the pattern is not a valid regular expression: {error}",
             detail=pattern,
-            hint="the syntax is RE2's, without lookaround and back references; every group is named: (?P<name>...)",
+            hint="use RE2 syntax, without lookaround and back references; name every group: (?P<name>...)",
+            option="pattern",
+            reason="syntax",
         ) from None
     names = tuple(found.type.field(i).name for i in range(found.type.num_fields))
     if not names or len(set(names)) < len(names):
         raise UsageError(
-            "a pattern names each of its columns once", detail=pattern, hint="such as (?P<status>\\d+)"
+            "the pattern must name every column exactly once",
+            detail=pattern,
+            hint="write a named group for each column, such as (?P<status>\\d+)",
+            option="pattern",
+            reason="group-names",
         )
     return names
 
@@ -164,7 +185,12 @@ def columns_topic(source: str, options: FilesOptions) -> TopicDefinition | None:
         return None
     said = parse_columns(ddl)
     if options.key and said.key and options.key != said.key:
-        raise UsageError(f"source {source!r} says its key twice, and not the same", hint="leave one out")
+        raise UsageError(
+            f"the key of source {source!r} differs from the PRIMARY KEY in its columns",
+            hint="omit one of them",
+            source=source,
+            option="key",
+        )
     if said.private:
         refuse_plain_lines(source, options)
     made = define_topic(
@@ -182,8 +208,10 @@ def refuse_plain_lines(source: str, options: FilesOptions) -> None:
     """Raise UsageError if a source diverts rejected lines although its topic has private columns."""
     if options.on_error == "divert":
         raise UsageError(
-            f"source {source!r} has private columns, and a line that is diverted would be kept in plain",
-            hint="leave PRIVATE BY or on_error = 'divert' out",
+            f"source {source!r} has private columns, and diverted lines would be stored unencrypted",
+            hint="remove PRIVATE BY or on_error = 'divert'",
+            source=source,
+            option="on_error",
         )
 
 
@@ -213,8 +241,10 @@ def _format(said: Any, path: str) -> Format:
     found = _SUFFIXES.get(_suffix(path))
     if found is None:
         raise UsageError(
-            f"the format of {path} is not clear from its name",
+            f"the format of {path} cannot be inferred from its name",
             hint="write format = 'json', 'csv', 'parquet' or 'lines'",
+            option="format",
+            file=str(path),
         )
     return found
 
@@ -224,7 +254,7 @@ def _choice(value: Any, name: str, choices: Any, usual: str) -> Any:
         return usual
     if value not in get_args(choices):
         known = ", ".join(repr(choice) for choice in get_args(choices))
-        raise UsageError(f"{name} is one of {known}, not {value!r}")
+        raise UsageError(f"{name} must be one of {known}, not {value!r}", option=name, value=value)
     return value
 
 
@@ -232,5 +262,5 @@ def _flag(value: Any, name: str, usual: bool) -> bool:
     if value is None:
         return usual
     if not isinstance(value, bool):
-        raise UsageError(f"{name} is true or false, not {value!r}")
+        raise UsageError(f"{name} must be true or false, not {value!r}", option=name, value=value)
     return value

@@ -31,14 +31,22 @@ def row_of(options: FilesOptions, topic: TopicDefinition, line: str, header: str
     reader = LineReader(options, topic, None if header is None else header.encode())
     data = f"{line}\n".encode()
     if not options.multiline and len(split(data, 0)) > 1:
-        raise BadRowError("it is more than one line", hint="edit gives one line in place of one line")
+        raise BadRowError(
+            "the edited text has more than one line",
+            hint="replace the rejected line with one line",
+            reason="lines",
+        )
     rows = list(reader.rows(last_line(data, 0)))
     for made in rows:
         if isinstance(made, MalformedLine):
             raise BadRowError(made.reason)
     batches = [made for made in rows if isinstance(made, pa.RecordBatch)]
     if sum(batch.num_rows for batch in batches) != 1:
-        raise BadRowError("it is not one row", hint="edit gives one line in place of one line")
+        raise BadRowError(
+            "the edited line does not contain exactly one row",
+            hint="replace the rejected line with one line",
+            reason="rows",
+        )
     return batches[0]
 
 
@@ -55,8 +63,9 @@ def header_of(path: str, byte: int, line: str, options: FilesOptions) -> str:
         is_same, first = False, split(b"", 0)
     if not is_same or not len(first):
         raise UsageError(
-            f"the header of {path} is not known: the file is not there any more, or has changed",
-            hint="append the line to a file that the source reads, below its header, and drop the letter",
+            f"the header of {path} is unknown: the file was removed or has changed",
+            hint="append the line to a file that the source reads, below its header, and drop the dead letter",
+            file=str(path),
         )
     return first.part(0, 1).text
 
@@ -66,9 +75,13 @@ def _of_json(line: str, topic: TopicDefinition) -> pa.RecordBatch:
     try:
         given = read_json(line.encode(), exact=True)
     except ValueError as error:
-        raise BadRowError(f"it is not JSON: {error}", hint='write {"id": 1, "name": "x"}') from None
+        raise BadRowError(
+            f"the edited row is not valid JSON: {error}", hint='write {"id": 1, "name": "x"}', reason="json"
+        ) from None
     if not isinstance(given, dict):
-        raise BadRowError("it is not a JSON object", hint='write {"id": 1, "name": "x"}')
+        raise BadRowError(
+            "the edited row is not a JSON object", hint='write {"id": 1, "name": "x"}', reason="json-object"
+        )
     row, rows = dict(given), InputRows(topic.name, "the row")
     for field in topic.given.schema:
         decode = json_decoder(field.type)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from headwater.catalog.conform import conform
 from headwater.core.errors import SourceError, UsageError
 from headwater.sources.base import Commit, Event, Rows
-from headwater.sources.clock_positions import Moments, captured, rows_of
+from headwater.sources.clock_positions import ClockPositions, captured, rows_of
 from headwater.sources.files.contents import HEAD_BYTES, UNREADABLE, head_of, open_content
 from headwater.sources.files.file_reader import FileReader
 from headwater.sources.files.formats import BOM, MalformedLine, table_rows
@@ -25,11 +25,16 @@ COMMIT_BYTES = 8 << 20
 PARQUET_ROWS = 65_536
 
 
-class Look:
+class FileScan:
     """One scan of all files. The caller makes the last commit."""
 
     def __init__(
-        self, reader: FileReader, tracker: Tracker, moments: Moments, moment: int, waiting: dict[Number, int]
+        self,
+        reader: FileReader,
+        tracker: Tracker,
+        moments: ClockPositions,
+        moment: int,
+        waiting: dict[Number, int],
     ) -> None:
         """`waiting` is filled with the files whose last line is incomplete, and their sizes."""
         self.has_taken = False
@@ -46,7 +51,7 @@ class Look:
 
     def events(self) -> Iterator[Event]:
         """Yield everything that is found, with a commit after each part but the last."""
-        files = self._tracker.look(self._moment)
+        files = self._tracker.scan(self._moment)
         self.files = len(files)
         for file in files:
             yield from self._parquet(file) if self._options.format == "parquet" else self._lines(file)
@@ -57,7 +62,7 @@ class Look:
 
     def _lines(self, file: ChangedFile) -> Iterator[Event]:
         try:
-            with open_content(file.path, file.number, file.held) as content:
+            with open_content(file.path, file.number, file.open_descriptor) as content:
                 yield from self._content(file, content)
         except FileNotFoundError:
             return  # renamed or removed since it was listed
@@ -144,7 +149,11 @@ class Look:
         names = parquet.schema_arrow.names
         unknown = [name for name in names if name not in wanted]
         if unknown and self._options.extra == "refuse":
-            raise UsageError(f"it has a column {unknown[0]!r} that topic {topic.name!r} does not have")
+            raise UsageError(
+                f"the file has a column {unknown[0]!r} that topic {topic.name!r} does not have",
+                topic=topic.name,
+                column=unknown[0],
+            )
         begin = 0
         for batch in parquet.iter_batches(PARQUET_ROWS, columns=[n for n in names if n in wanted]):
             made = list(table_rows(batch, topic, begin)) if batch.num_rows else []
@@ -175,7 +184,7 @@ class Look:
     def _unfit(self, file: ChangedFile) -> Iterator[Event]:
         """Reject a file that can only be processed as a whole, and is incomplete."""
         kind = "Parquet" if self._options.format == "parquet" else "gzip"
-        yield from self._refuse(file, [MalformedLine(0, None, f"it is not a whole {kind} file")])
+        yield from self._refuse(file, [MalformedLine(0, None, f"the file is not a complete {kind} file")])
         with open(file.path, "rb") as content:
             nothing = head_of(content, 0)
         self._took(file, replace(parquet_known(file), offset=0, head=nothing))
@@ -203,9 +212,9 @@ class Look:
         name = self._reader.source
         place = "row" if self._options.format == "parquet" else "byte"
         return SourceError(
-            f"source {name!r} cannot take what is at {place} {refused.byte} of {file.path}: {refused.reason}",
-            detail=None if not refused.line else f"it begins {refused.line[:100]}",
-            hint=f"correct it, or CREATE OR REPLACE SOURCE {name} ... on_error = 'divert' puts such on {name}_errors",
+            f"source {name!r} cannot read {file.path} at {place} {refused.byte}: {refused.reason}",
+            detail=None if not refused.line else f"the rejected line begins: {refused.line[:100]}",
+            hint=f"correct the file, or CREATE OR REPLACE SOURCE {name} ... on_error = 'divert' to write such rows to {name}_errors",
             source=name,
             file=file.path,
             byte=refused.byte,

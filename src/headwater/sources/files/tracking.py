@@ -38,7 +38,7 @@ FORGET_AFTER_US = 86_400_000_000
 """Time for which a file that is gone is remembered: it may return under another name."""
 FORMER_MAX = 1_000
 """Maximum number of files that are gone and remembered."""
-HELD_MAX = 64
+OPEN_DESCRIPTORS_MAX = 64
 """Maximum number of growing files kept open, so that the rest of a file can be read after it was removed."""
 
 Number = tuple[int, int]
@@ -71,7 +71,7 @@ class ChangedFile:
     known: KnownFile | None
     is_rotated: bool = False
     """Whether the name of the file no longer matches the path of the source."""
-    held: int | None = None
+    open_descriptor: int | None = None
 
     @property
     def offset(self) -> int:
@@ -111,7 +111,7 @@ class Tracker:
         """State of files that are gone, or whose number now belongs to other content."""
         self._unchanged: dict[Number, tuple[int, int]] = {}
         """Size and modification time of files without new content."""
-        self._held: dict[Number, int] = {}
+        self._open_descriptors: dict[Number, int] = {}
         self._unwhole: dict[Number, tuple[int, int]] = {}
         """Size and modification time of files that were incomplete."""
         self.unfit: list[ChangedFile] = []
@@ -128,7 +128,7 @@ class Tracker:
         files = [[list(number), *_plain(known)] for number, known in self._known.items()]
         return {"files": files + [[None, *_plain(known)] for known in self._former]}
 
-    def look(self, now_us: Microseconds) -> list[ChangedFile]:
+    def scan(self, now_us: Microseconds) -> list[ChangedFile]:
         """Return the files that may have changed, the one modified longest ago first."""
         there = self._listed()
         self.unfit = []
@@ -145,14 +145,18 @@ class Tracker:
     def took(self, file: ChangedFile, known: KnownFile) -> ChangedFile:
         """Record that content was read; returns the file with its new state."""
         self._known[file.number] = known
-        if file.held is None and not is_compressed(file.path) and file.number not in self._held:
+        if (
+            file.open_descriptor is None
+            and not is_compressed(file.path)
+            and file.number not in self._open_descriptors
+        ):
             self._hold(file)
         return replace(file, known=known)
 
     def exhausted(self, file: ChangedFile) -> None:
         """Record that a file has no new content until it changes."""
         with contextlib.suppress(OSError):
-            status = os.stat(file.path) if file.held is None else os.fstat(file.held)
+            status = os.stat(file.path) if file.open_descriptor is None else os.fstat(file.open_descriptor)
             if (status.st_size, status.st_mtime_ns // 1000) == (file.size, file.mtime_us):
                 self._unchanged[file.number] = (status.st_size, status.st_mtime_ns)
 
@@ -163,8 +167,8 @@ class Tracker:
 
     def close(self) -> None:
         """Close the files that are kept open."""
-        while self._held:
-            os.close(self._held.popitem()[1])
+        while self._open_descriptors:
+            os.close(self._open_descriptors.popitem()[1])
 
     # --- finding ---------------------------------------------------------------------------------------------------
 
@@ -185,7 +189,7 @@ class Tracker:
     ) -> Iterator[ChangedFile]:
         folders: dict[str, dict[int, str]] = {}
         for number, known in list(self._known.items()):
-            held = None
+            open_descriptor = None
             if number in there:
                 path, status = there[number]
             elif self._is_parquet or is_compressed(known.path):
@@ -196,8 +200,8 @@ class Tracker:
                 if moved is None:
                     self._lose(number, known, now_us)
                     continue
-                path, status, held = moved
-            if path != known.path and held is None:
+                path, status, open_descriptor = moved
+            if path != known.path and open_descriptor is None:
                 self._known[number] = known = replace(known, path=path)
             is_rotated = number not in there
             if not self._has_changed(number, status):
@@ -205,7 +209,7 @@ class Tracker:
                     self._lose(number, known, now_us)
                 continue
             file = ChangedFile(
-                path, number, status.st_size, status.st_mtime_ns // 1000, known, is_rotated, held
+                path, number, status.st_size, status.st_mtime_ns // 1000, known, is_rotated, open_descriptor
             )
             try:
                 if self._is_same(file, known):
@@ -229,15 +233,15 @@ class Tracker:
                 status = os.stat(path)
                 if (status.st_dev, status.st_ino) == number:
                     return os.path.normpath(path), status, None
-        held = self._held.get(number)
-        return None if held is None else (known.path, os.fstat(held), held)
+        open_descriptor = self._open_descriptors.get(number)
+        return None if open_descriptor is None else (known.path, os.fstat(open_descriptor), open_descriptor)
 
     def _has_changed(self, number: Number, status: os.stat_result) -> bool:
         return self._unchanged.get(number) != (status.st_size, status.st_mtime_ns)
 
     def _is_same(self, file: ChangedFile, known: KnownFile) -> bool:
         """Whether a file still begins with the content that was read, judging by the hash of its beginning and its size."""
-        with open_content(file.path, file.number, file.held) as content:
+        with open_content(file.path, file.number, file.open_descriptor) as content:
             if self._is_parquet:
                 return file.size == known.size and known.crc == _footer(content, file.size)
             try:
@@ -313,9 +317,9 @@ class Tracker:
     def _lose(self, number: Number, known: KnownFile, now_us: Microseconds) -> None:
         del self._known[number]
         self._unchanged.pop(number, None)
-        held = self._held.pop(number, None)
-        if held is not None:
-            os.close(held)
+        open_descriptor = self._open_descriptors.pop(number, None)
+        if open_descriptor is not None:
+            os.close(open_descriptor)
         self._former.append(replace(known, gone_us=now_us))
 
     def _forget(self, now_us: Microseconds) -> None:
@@ -329,9 +333,9 @@ class Tracker:
             if (status.st_dev, status.st_ino) != file.number:
                 os.close(descriptor)
                 return
-            self._held[file.number] = descriptor
-            if len(self._held) > HELD_MAX:
-                os.close(self._held.pop(next(iter(self._held))))
+            self._open_descriptors[file.number] = descriptor
+            if len(self._open_descriptors) > OPEN_DESCRIPTORS_MAX:
+                os.close(self._open_descriptors.pop(next(iter(self._open_descriptors))))
 
 
 def parquet_known(file: ChangedFile) -> KnownFile:

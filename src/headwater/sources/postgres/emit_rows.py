@@ -17,7 +17,7 @@ from headwater.sources.postgres.decode.row_buffer import RowRun
 from headwater.sources.postgres.outbox import Happened, Outbox
 from headwater.sources.postgres.rows.column_attributes import Attributes
 from headwater.sources.postgres.rows.toast_fill import Earlier, Find, Mask, fill, find_earlier
-from headwater.sources.postgres.rows.toast_pending import Lack
+from headwater.sources.postgres.rows.toast_pending import IncompleteRows
 from headwater.sources.postgres.session_state import SessionContext
 from headwater.sources.postgres.snapshot.empty_topic import emptied
 from headwater.sources.postgres.snapshot.incremental_snapshot import IncrementalSnapshots
@@ -29,24 +29,30 @@ class RowEmitter:
     """Converts groups of transactions to rows of topics."""
 
     def __init__(
-        self, at: SessionContext, beside: IncrementalSnapshots, outbox: Outbox | None, attributes: Attributes
+        self,
+        at: SessionContext,
+        incremental: IncrementalSnapshots,
+        outbox: Outbox | None,
+        attributes: Attributes,
     ) -> None:
         self._at = at
         self._attributes = attributes
-        self._beside = beside
+        self._incremental = incremental
         self._outbox = outbox
 
     def learn(self, unit: TransactionGroup) -> Iterator[Evolve]:
         """Yield the changes of topics that must precede the rows of a group."""
         relations = [
-            relation for relation in unit.relations() if not self._beside.wanted.passes_over(relation.oid)
+            relation
+            for relation in unit.relations()
+            if not self._incremental.wanted.passes_over(relation.oid)
         ]
         yield from self._at.tables.learn(self._at.connection, relations)
         if self._outbox is not None:
             for run in unit.runs():
                 if (events := self._events(run)) is not None:
                     yield from self._outbox.learn(events)
-            yield from self._outbox.learn(self._outbox.said(unit.messages))
+            yield from self._outbox.learn(self._outbox.read_messages(unit.messages))
 
     def rows(self, unit: TransactionGroup) -> Iterator[Rows]:
         """Yield the rows of a group, ordered within each topic."""
@@ -61,17 +67,19 @@ class RowEmitter:
                     yield from self._outbox.rows(events)
                     continue
                 topic, table = self._at.tables.topic(run.relation.oid), self._at.tables.table(run.relation)
-                if topic is None or table is None or self._beside.wanted.passes_over(run.relation.oid):
+                if topic is None or table is None or self._incremental.wanted.passes_over(run.relation.oid):
                     continue
                 before, begun = (number if topic in begun else 0), {*begun, topic}
                 for batch in self._decoded(run, table, topic, unit, before, earlier):
-                    if batch.num_rows and not self._beside.keeps_back(batch, run.relation.oid, table):
+                    if batch.num_rows and not self._incremental.buffer_changes(
+                        batch, run.relation.oid, table
+                    ):
                         yield Rows(topic, adapt(batch, self._at.tables.definition(topic).row_schema))
         finally:
             for kept in earlier.values():
                 kept.close()
         if self._outbox is not None:
-            yield from self._outbox.rows(self._outbox.said(unit.messages))
+            yield from self._outbox.rows(self._outbox.read_messages(unit.messages))
 
     def _events(self, run: RowRun) -> list[Happened] | None:
         """Return the events in rows of the outbox's table; None for a run of another table."""
@@ -102,10 +110,10 @@ class RowEmitter:
             return
         if changes.unchanged and number and topic not in earlier:
             earlier[topic] = self._earlier(unit, number, topic)
-        for part, batch, lacking in self._in_parts(changes, table, topic, unit, earlier):
-            if lacking.any():
-                self._beside.lacks(Lack.of(part, batch, lacking), table)
-                batch = batch.filter(pa.array(~lacking))
+        for part, batch, pending in self._in_parts(changes, table, topic, unit, earlier):
+            if pending.any():
+                self._incremental.request_rows(IncompleteRows.of(part, batch, pending), table)
+                batch = batch.filter(pa.array(~pending))
             if topic in earlier:
                 earlier[topic].add(batch, table.key)
             yield batch
@@ -138,8 +146,8 @@ class RowEmitter:
             table = self._at.tables.table(run.relation)
             if table is not None and self._at.tables.topic(run.relation.oid) == topic:
                 changes = decode(run, table)
-                for _, batch, lacking in self._in_parts(changes, table, topic, unit, {topic: kept}):
-                    kept.add(batch.filter(pa.array(~lacking)), table.key)
+                for _, batch, pending in self._in_parts(changes, table, topic, unit, {topic: kept}):
+                    kept.add(batch.filter(pa.array(~pending)), table.key)
         return kept
 
     def _filled(
@@ -158,7 +166,7 @@ class RowEmitter:
             if unit.begins <= after:
                 return changes.batch, np.logical_or.reduce([*changes.unchanged.values()])
         finds: list[Find] = [] if earlier is None else [find_earlier(earlier)]
-        since = self._beside.wanted.since(table.relation.table)
+        since = self._incremental.wanted.since(table.relation.table)
 
         def in_log(keys: pa.RecordBatch, columns: Sequence[str]) -> tuple[pa.RecordBatch, Mask]:
             found = self._at.history.last_values(topic, keys, columns, since, after)
@@ -171,8 +179,8 @@ class RowEmitter:
 
     def _truncated(self, oid: int, unit: TransactionGroup) -> Iterator[Rows]:
         topic = self._at.tables.topic(oid)
-        self._beside.truncated(oid)
-        if topic is None or self._beside.wanted.passes_over(oid):
+        self._incremental.truncated(oid)
+        if topic is None or self._incremental.wanted.passes_over(oid):
             return
         definition = self._at.tables.definition(topic)
         if definition.keyed:

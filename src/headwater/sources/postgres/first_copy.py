@@ -29,7 +29,7 @@ class FirstCopy:
     def __init__(self, at: SessionContext, gaps: Gaps, outbox: Outbox | None) -> None:
         self._at = at
         self._options = at.options
-        self._standing = at.standing
+        self._progress = at.progress
         self._gaps = gaps
         self._outbox = outbox
 
@@ -43,12 +43,14 @@ class FirstCopy:
             # Definitions as of now, not as of the snapshot: because of the locks they apply until the tables are copied.
             yield from self._at.tables.learn_now(self._at.connection, self._at.publications, captured)
             for table in captured:
-                if table.is_outbox and self._standing.began_before:
-                    self._standing.miss(table, f"before {lsn_text(begins)}, since the source began anew")
+                if table.is_outbox and self._progress.began_before:
+                    self._progress.miss(
+                        table, f"before {lsn_text(begins)}, because the source was restarted from scratch"
+                    )
                 elif table.is_outbox:
                     yield from self._copy_outbox(copier, table, (begins, now_us, None))
             for table in captured:
-                self._standing.state = f"copying table {table}"
+                self._progress.state = f"copying table {table}"
                 yield from self._copy(copier, table, (begins, now_us, None))
         finally:
             copier.close()
@@ -59,11 +61,13 @@ class FirstCopy:
         names = [table.state.name for table in captured]
         try:
             while not begin_holding(copier, names, snapshot):
-                self._standing.state = "waiting for whoever has one of the tables to himself, to copy it"
+                self._progress.state = (
+                    "waiting for a lock that another transaction holds on one of the tables to copy"
+                )
                 yield Quiet()
         except SourceRefusedError as error:
             if error.facts.get("sqlstate") in GONE:
-                raise SessionEndedError("a table is gone that was there just now") from None
+                raise SessionEndedError("a table was dropped while it was being copied") from None
             raise
         check_still(copier, self._at.connection, captured)
 
@@ -73,7 +77,7 @@ class FirstCopy:
         if shape is None:
             return
         if not shape.key and not self._at.history.is_empty(table.topic):
-            self._standing.miss(table, f"before {lsn_text(int(stamps[0]))}, since the slot was lost")
+            self._progress.miss(table, f"before {lsn_text(int(stamps[0]))}, because the slot was lost")
             return
         definition = tables.definition(table.topic)
         if shape.key:

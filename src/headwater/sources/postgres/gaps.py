@@ -46,9 +46,9 @@ FOLLOWED = ("rewritten", "redefined")
 class Gaps:
     """Compares and stores the identities of the captured tables, for one session."""
 
-    def __init__(self, at: SessionContext, beside: IncrementalSnapshots) -> None:
+    def __init__(self, at: SessionContext, incremental: IncrementalSnapshots) -> None:
         self._at = at
-        self._beside = beside
+        self._incremental = incremental
         self._known = at.identities
         self._plain: dict[str, Any] | None = None
 
@@ -61,7 +61,7 @@ class Gaps:
         between is copied again once a comparison finds it. But if it is detached before that, no comparison finds that the rows
         which were already copied from it are gone."""
         if table.is_keyed and partitions != self._at.attached(str(table)):
-            self._beside.prune(table)
+            self._incremental.prune(table)
 
     def restore(self, position: Position, captured: Sequence[Captured]) -> list[Captured]:
         """Compare the tables with their identities in a position. Returns the tables with a gap that a snapshot closes; with
@@ -70,7 +70,7 @@ class Gaps:
         gaps, now = {**position.get("gaps", {}), **self._stopped}, self._now(captured)
         had_stopped = {*position.get("stopped", ()), *self._at.tables.stopped}
         self._set({})
-        anew: list[Captured] = []
+        to_copy: list[Captured] = []
         for table in captured:
             name = str(table)
             if (current := now.get(name)) is None:
@@ -78,21 +78,21 @@ class Gaps:
             self._known[name] = current
             reason = gaps.get(name)
             if name in self._at.tables.absent and self.snapshots:
-                reason = "it was not there for a while"
+                reason = "it did not exist for some time"
             if reason is None and name not in had_stopped and (was := known.get(name)) is not None:
                 found = difference(was, current) or self._added_again(table, was, current)
                 reason = self._resolve(table, found)
-                if self._beside.is_refused(table):
+                if self._incremental.is_refused(table):
                     self._known[name] = was  # the difference is handled once the mark has come
                 else:
                     self._prune(table, was, current)
             if reason is not None:
-                self._act(table, reason, anew)
+                self._act(table, reason, to_copy)
         if self.remembered() != {"facts": position.get("facts"), "gaps": position.get("gaps", {})}:
-            self._beside.wanted.note()
-        return anew
+            self._incremental.wanted.note()
+        return to_copy
 
-    def look(
+    def compare(
         self,
         described: Collection[RelationMessage] | None = None,
         followed: Mapping[int, tuple[int, int]] = MappingProxyType({}),
@@ -117,7 +117,7 @@ class Gaps:
             if was is None:
                 continue
             if current is None or current.name != name or not current.logged:
-                raise SessionEndedError(f"table {name} is gone, renamed, or unlogged")
+                raise SessionEndedError(f"table {name} was dropped, renamed, or made unlogged")
             if new_parts(was, current):
                 raise SessionEndedError(f"table {name} has new partitions")
             self._prune_unseen(table, current, followed)
@@ -129,21 +129,21 @@ class Gaps:
             found = difference(was, current)
             if found is None and is_other:
                 found = Difference(
-                    "redefined", "columns were renamed, or dropped and added, since it was changed"
+                    "redefined", "columns were renamed, or dropped and added, after the row was changed"
                 )
             if found is not None and found.kind not in FOLLOWED:
                 raise SessionEndedError(f"table {name}: {found.reason}")
             reason = self._resolve(table, found or self._added_again(table, was, current))
-            if self._beside.is_refused(table):
+            if self._incremental.is_refused(table):
                 continue
             self._known[name] = current
             self._plain = None
-            self._beside.wanted.note()
+            self._incremental.wanted.note()
             self._prune(table, was, current)
             if reason is not None:
                 self.stop(table, reason)
 
-    def look_for_stopped(self) -> None:
+    def check_stopped(self) -> None:
         """With on_gap = 'snapshot': raise SessionEndedError if a table that had stopped because of a gap or because it was
         missing can be captured again, so that the next session resumes it."""
         tables = self._at.tables
@@ -156,7 +156,7 @@ class Gaps:
             was = tables.captured(str(table))
             is_same = was is not None and was.state.oid == table.state.oid
             if str(table) in waiting and not (is_same and str(table) in gone):
-                raise SessionEndedError(f"table {table} is there again")
+                raise SessionEndedError(f"table {table} exists again")
 
     def renew(self, tables: Sequence[Captured]) -> None:
         """Store the current identities of tables that were resumed, and are copied again."""
@@ -166,7 +166,7 @@ class Gaps:
     def stop(self, table: Captured, reason: str, hint: str | None = None) -> None:
         """Stop a table because of a gap."""
         self._at.tables.stop_gap(table, reason, hint)
-        self._beside.wanted.note()
+        self._incremental.wanted.note()
 
     @property
     def _stopped(self) -> dict[str, str]:
@@ -198,7 +198,7 @@ class Gaps:
         found = read_identities(self._at.connection, self._at.publications, tables)
         return {str(table): found[table.state.oid] for table in tables if table.state.oid in found}
 
-    def _act(self, table: Captured, reason: str, anew: list[Captured]) -> None:
+    def _act(self, table: Captured, reason: str, to_copy: list[Captured]) -> None:
         name = str(table)
         if not self.snapshots:
             if name not in self._at.tables.stopped:
@@ -206,7 +206,7 @@ class Gaps:
             return
         self._at.tables.stopped.pop(name, None)
         self._at.tables.absent.discard(name)
-        anew.append(table)
+        to_copy.append(table)
 
     def _resolve(self, table: Captured, found: Difference | None) -> str | None:
         """Return the reason of a table's gap. None if there is no gap, if a new copy was requested, or if the topic rejects the
@@ -224,17 +224,17 @@ class Gaps:
         try:
             change = self._at.tables.change_of(self._at.connection, self._at.publications, table)
         except SourceRefusedError as error:
-            raise SessionEndedError(f"table {table} is gone: {error.message}") from None
+            raise SessionEndedError(f"table {table} was dropped: {error.message}") from None
         if change == "refused":
             # Not left to the next row in the stream: none may come, or the definition may fit again by then, and the topic
             # would lack rows that were not copied.
-            self._beside.refuse(table)
+            self._incremental.refuse(table)
             return None
         is_followed = change == "widened" or found.kind == "redefined"
         if is_followed and self._at.options.snapshot == "none" and not self.snapshots:
             return None
         if is_followed or self.snapshots:
-            self._beside.copy_again(table)
+            self._incremental.copy_again(table)
             return None
         return found.reason
 
@@ -244,7 +244,7 @@ class Gaps:
         definition = None if table.is_outbox else self._at.history.definition(table.topic)
         if definition is None or set(added_columns(was, now)).isdisjoint(definition.schema.names):
             return None
-        return Difference("redefined", "a column was dropped, and another one has its name")
+        return Difference("redefined", "a column was dropped, and another column was given its name")
 
     def _may_differ(self, table: Captured, described: RelationMessage, now: TableIdentity) -> bool:
         """Whether columns that the stream has described may have other names in the catalog."""
@@ -255,16 +255,16 @@ class Gaps:
         try:
             relation = at.tables.relation_now(at.connection, at.publications, table)
         except SourceRefusedError as error:
-            raise SessionEndedError(f"table {table} is gone: {error.message}") from None
+            raise SessionEndedError(f"table {table} was dropped: {error.message}") from None
         return may_differ(names, [column.name for column in relation.columns])
 
     def _prune(self, table: Captured, was: TableIdentity, now: TableIdentity) -> None:
         if not table.is_keyed or not has_lost_rows(was, now):
             return
-        self._beside.prune(table)
+        self._incremental.prune(table)
         moved = moved_parts(was, now) if self._at.options.snapshot != "none" else []
         for part in moved if len(moved) <= PARTS_MAX else (0,):
-            self._beside.wanted.request([table], part=part)
+            self._incremental.wanted.request([table], part=part)
 
     def _prune_unseen(
         self, table: Captured, now: TableIdentity, followed: Mapping[int, tuple[int, int]]
@@ -282,7 +282,7 @@ class Gaps:
         }
         is_gone = not written.keys() <= now.parts.keys()
         if is_gone or any(self._precedes(xid, now.parts[oid].attached) for oid, xid in written.items()):
-            self._beside.prune(table)
+            self._incremental.prune(table)
 
     def _precedes(self, xid: int, attached: int) -> bool:
         """Whether a transaction began before the one that attached a partition. Transaction ids wrap around: an id of
@@ -296,8 +296,8 @@ class Gaps:
         at = self._at
         return SlotError(
             f"events of outbox {table} of source {at.source!r} may be lost: {reason}",
-            detail="a snapshot cannot have events whose rows were deleted since",
-            hint=f"ALTER SOURCE {at.source} RESTART begins anew, with the rows that the outbox has now",
+            detail="a snapshot does not contain events whose rows were deleted in the meantime",
+            hint=f"ALTER SOURCE {at.source} RESTART starts again from the rows that the outbox has now",
             slot=at.options.slot,
             reason="events lost",
             source=at.source,

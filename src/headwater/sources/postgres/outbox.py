@@ -60,15 +60,20 @@ class Outbox:
     def read(self, rows: pa.RecordBatch) -> list[Happened]:
         """Return the events in rows of the outbox's table."""
         names = {name: _FIELDS.get(name.lower().replace("_", "")) for name in rows.schema.names}
-        lacking = {"topic", "payload"} - set(names.values())
-        if lacking:
-            wanted = "aggregatetype" if "topic" in lacking else "payload"
-            raise self._refuse(f"table {self._at.options.outbox} has no column {wanted}", "add it")
+        missing = {"topic", "payload"} - set(names.values())
+        if missing:
+            wanted = "aggregatetype" if "topic" in missing else "payload"
+            raise self._error(
+                f"outbox table {self._at.options.outbox} has no column {wanted}",
+                "add the column",
+                table=str(self._at.options.outbox),
+                column=wanted,
+            )
         kept = {name: field or name for name, field in names.items() if field or name in CAPTURED.names}
         columns = {field: rows.column(name).to_pylist() for name, field in kept.items()}
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
-    def said(self, messages: Sequence[tuple[LogicalMessage, CapturedTransaction]]) -> list[Happened]:
+    def read_messages(self, messages: Sequence[tuple[LogicalMessage, CapturedTransaction]]) -> list[Happened]:
         """Return the events in logical messages with the outbox's prefix."""
         found = []
         for message, transaction in messages:
@@ -87,9 +92,10 @@ class Outbox:
             if name in self._topics:
                 continue
             if not isinstance(name, str) or not NAME.match(name):
-                raise self._refuse(
-                    f"an event is for {name!r}, which cannot be the name of a topic",
+                raise self._error(
+                    f"an event names the topic {name!r}, which is not a valid name of a topic",
                     "use letters, digits and underscores in aggregatetype",
+                    topic=name,
                 )
             definition = self._at.history.definition(name)
             if definition is None:
@@ -127,9 +133,12 @@ class Outbox:
         except ValueError:
             body = None
         if not isinstance(body, Mapping):
-            raise self._refuse(
-                f"event {event.get('id')!r} for topic {definition.name!r} has a payload that is no JSON object",
+            raise self._error(
+                f"event {event.get('id')!r} for topic {definition.name!r} has a payload that is not a JSON object",
                 f"write an object with the fields {', '.join(definition.schema.names)}",
+                topic=definition.name,
+                event=event.get("id"),
+                reason="payload-not-a-json-object",
             )
         own = {
             name: event.get(name)
@@ -138,9 +147,12 @@ class Outbox:
         }
         unknown = [name for name in body if name not in definition.schema.names]
         if unknown:
-            raise self._refuse(
-                f"event {event.get('id')!r} for topic {definition.name!r} has a field {unknown[0]!r} that the topic has not",
-                f"ALTER TOPIC {definition.name} ADD COLUMN {unknown[0]} ..., or leave it out of the payload",
+            raise self._error(
+                f"event {event.get('id')!r} has a field {unknown[0]!r}, which topic {definition.name!r} does not have",
+                f"ALTER TOPIC {definition.name} ADD COLUMN {unknown[0]} ..., or remove the field from the payload",
+                topic=definition.name,
+                event=event.get("id"),
+                field=unknown[0],
             )
         return {**own, **body}
 
@@ -157,9 +169,13 @@ class Outbox:
                     raise ValueError("NOT NULL")
             return array_of(values, field.type)
         except (*UNFIT, ArithmeticError) as error:
-            raise self._refuse(
-                f"column {field.name!r} of topic {definition.name!r} is {format_type(field.type)}, and an event has {value!r}",
-                f"change the topic, or what is written ({error})",
+            raise self._error(
+                f"an event has {value!r} for column {field.name!r} of topic {definition.name!r}, which is "
+                f"{format_type(field.type)}",
+                f"change the type of the column, or the events ({error})",
+                topic=definition.name,
+                column=field.name,
+                value=value,
             ) from None
 
     def _opened(self, content: bytes) -> Happened:
@@ -168,18 +184,20 @@ class Outbox:
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, Mapping):
-            raise self._refuse(
-                f"a message with prefix {self._at.options.outbox_prefix!r} is no JSON object",
+            raise self._error(
+                f"a logical message with prefix {self._at.options.outbox_prefix!r} is not a JSON object",
                 'write {"aggregatetype": "orders", "aggregateid": "1", "type": "placed", "payload": {...}}',
+                reason="message-not-a-json-object",
             )
         named = {_FIELDS.get(name.lower().replace("_", "")): value for name, value in body.items()}
         return {name: value for name, value in named.items() if name is not None}
 
-    def _refuse(self, message: str, hint: str) -> SourceError:
+    def _error(self, message: str, hint: str, **facts: Any) -> SourceError:
         return SourceError(
-            f"the outbox of source {self._at.source!r} cannot go on: {message}",
+            f"the outbox of source {self._at.source!r} cannot continue: {message}",
             hint=hint,
             source=self._at.source,
+            **facts,
         )
 
 

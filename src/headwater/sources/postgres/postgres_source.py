@@ -81,7 +81,7 @@ class PostgresSource:
         self._history = history
         self._folder = folder
         self._tables = Tables(name, self.options, history)
-        self._standing = SessionState(name, generation)
+        self._progress = SessionState(name, generation)
         self._side: Connection | None = None
         self._side_turn = threading.Lock()
         self._closed = False
@@ -115,9 +115,9 @@ class PostgresSource:
 
         An empty position restarts from scratch: with a new slot, and with snapshots that replace the content of the topics.
         """
-        standing = self._standing
-        standing.position, standing.sequence = position or None, sequence
-        standing.durable = max(standing.durable, sequence)
+        progress = self._progress
+        progress.position, progress.sequence = position or None, sequence
+        progress.durable = max(progress.durable, sequence)
         failures, in_use_since = 0, None
         while True:
             open_rows = False
@@ -132,29 +132,29 @@ class PostgresSource:
                 now = time.monotonic()
                 in_use_since = (in_use_since or now) if in_use else None
                 waits = error.retryable or (in_use_since is not None and now - in_use_since < IN_USE_S)
-                anew = not open_rows and standing.position is not None and self._closes(error)
-                if anew:
+                is_restarted = not open_rows and progress.position is not None and self._closes(error)
+                if is_restarted:
                     self._forget()
                 elif open_rows or not waits:
-                    standing.state = f"stopped: {error.message}"
+                    progress.state = f"stopped: {error.message}"
                     raise
-                again = anew or isinstance(error, SessionEndedError)
-                standing.state = f"{'beginning' if again else AWAY} again: {error.message}"
+                again = is_restarted or isinstance(error, SessionEndedError)
+                progress.state = f"{'beginning' if again else AWAY} again: {error.message}"
             yield from self._wait(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
             failures += 1
 
     def durable(self, sequence: int, position: Position | None) -> None:
         """Record that the log has everything up to the sequence durably: the server may remove it."""
-        self._standing.durable = max(self._standing.durable, sequence)
+        self._progress.durable = max(self._progress.durable, sequence)
 
-    def begins_anew(self, error: HeadwaterError) -> bool:
+    def restarts(self, error: HeadwaterError) -> bool:
         """Whether the error that stopped the source is a gap that new snapshots close. Its new positions may be lower than the
         earlier ones."""
         return self._closes(error)
 
     def end(self) -> int:
         """Write a mark, and return its LSN, which is after everything committed so far. The stream is certain to reach it."""
-        text = self._beside("SELECT pg_logical_emit_message(true, %s, 'end')::text", MARK_PREFIX)
+        text = self._query_apart("SELECT pg_logical_emit_message(true, %s, 'end')::text", MARK_PREFIX)
         return lsn_of(text)
 
     def close(self) -> None:
@@ -168,28 +168,28 @@ class PostgresSource:
     @property
     def status(self) -> SourceStatus:
         """Current status of the source."""
-        standing = self._standing
-        position = standing.position or {}
+        progress = self._progress
+        position = progress.position or {}
         return SourceStatus(
-            standing.state,
-            standing.sequence,
-            standing.durable,
+            progress.state,
+            progress.sequence,
+            progress.durable,
             list(position.get("snapshots", [])),
             bool(position.get("paused")),
             dict(self._tables.stopped),
-            standing.health,
-            dict(standing.missing),
+            progress.health,
+            dict(progress.missing),
         )
 
     @property
     def state(self) -> str:
         """Current activity of the source, or the reason why it is idle, in words."""
-        return self._standing.state
+        return self._progress.state
 
     @property
     def health(self) -> SlotHealth | None:
         """WAL that the slot retains on the server; None until the first check."""
-        return self._standing.health
+        return self._progress.health
 
     @property
     def stopped(self) -> Mapping[str, HeadwaterError]:
@@ -200,10 +200,10 @@ class PostgresSource:
     def busy(self) -> bool:
         """Whether requests are not fulfilled yet: an incremental snapshot that is not paused, or all snapshots of a source
         restarted from scratch."""
-        if self._standing.position is None:
+        if self._progress.position is None:
             return True
-        position = self._standing.position or {}
-        asked = not self._standing.orders.empty() or (
+        position = self._progress.position or {}
+        asked = not self._progress.orders.empty() or (
             position.get("snapshots") and not position.get("paused")
         )
         return bool(asked or position.get("lacking"))
@@ -213,19 +213,19 @@ class PostgresSource:
 
         `read` starts the snapshot, which is part of the position from its next commit on.
         """
-        self._standing.orders.put(SnapshotRequest(self._named(table), where))
+        self._progress.orders.put(SnapshotRequest(self._named(table), where))
 
     def retry(self, table: str) -> None:
         """Resume a stopped table with a new incremental snapshot."""
-        self._standing.orders.put(self._named(table, outbox=True))
+        self._progress.orders.put(self._named(table, outbox=True))
 
     def pause(self) -> None:
         """Pause incremental snapshots after the current chunk, also across restarts."""
-        self._standing.orders.put(True)
+        self._progress.orders.put(True)
 
     def resume(self) -> None:
         """Resume incremental snapshots."""
-        self._standing.orders.put(False)
+        self._progress.orders.put(False)
 
     def drop(self) -> None:
         """Drop the slot and the publications on the server, unless the user named them."""
@@ -255,11 +255,11 @@ class PostgresSource:
 
     def _forget(self) -> None:
         """Restart from scratch: the next session creates a new slot and snapshots all tables."""
-        self._standing.position = None
+        self._progress.position = None
         self._tables.stopped.clear()
 
     def _session(self) -> CaptureSession:
-        shared = (self.name, self.options, self._history, self._tables, self._standing, self._folder)
+        shared = (self.name, self.options, self._history, self._tables, self._progress, self._folder)
         return CaptureSession(SessionContext(*shared, Connection(self.options.url, self.name)))
 
     def _named(self, table: str, *, outbox: bool = False) -> str:
@@ -271,10 +271,12 @@ class PostgresSource:
             raise UsageError(
                 f"source {self.name!r} does not capture table {name}",
                 hint=f"its tables are {', '.join(map(str, self.options.tables))}",
+                source=self.name,
+                table=str(name),
             )
         return str(name)
 
-    def _beside(self, statement: str, *parameters: Any) -> Any:
+    def _query_apart(self, statement: str, *parameters: Any) -> Any:
         """Run a query on a second connection, which threads other than the reader may use."""
         with self._side_turn:
             for is_last in (False, True):

@@ -53,7 +53,7 @@ class SessionState:
         """Sequence up to which the log has everything, by the last commit that was yielded or acknowledged."""
         return max(self.sequence, self.durable)
 
-    def take_up_later(self, table: str) -> None:
+    def resume_later(self, table: str) -> None:
         """Mark a table as stopped, without a gap, in the position, so that the next session resumes it."""
         position = dict(self.position or {})
         position["stopped"] = sorted({*position.get("stopped", ()), table})
@@ -88,14 +88,14 @@ class SessionState:
         rows could not be distinguished from rows that the topics have already."""
         if table.is_outbox:
             self.missing[str(table)] = (
-                f"lacking events that were written to outbox {table} {when}: those that lie there are not copied, for the topics may have them "
-                f"(INSERT those that are lacking again, ALTER SOURCE {self.source} RESTART {table} leaves it as it is)"
+                f"missing events that were written to outbox {table} {when}: the rows of the outbox are not copied, because the topics may "
+                f"have them already (INSERT the missing events again, or accept the gap with ALTER SOURCE {self.source} RESTART {table})"
             )
             return
         self.missing[str(table)] = (
-            f"lacking what was inserted into {table} {when}: it has no key, and rows of it cannot be told apart "
-            f"(DROP TOPIC {table.topic} and ALTER SOURCE {self.source} RESTART copy all of it, "
-            f"ALTER SOURCE {self.source} RESTART {table} leaves it as it is)"
+            f"missing rows that were inserted into {table} {when}: it has no key by which rows could be compared "
+            f"(DROP TOPIC {table.topic} and ALTER SOURCE {self.source} RESTART copy the whole table, "
+            f"ALTER SOURCE {self.source} RESTART {table} accepts the gap)"
         )
 
 
@@ -107,7 +107,7 @@ class SessionContext:
     options: PostgresOptions
     history: TopicHistory
     tables: Tables
-    standing: SessionState
+    progress: SessionState
     folder: Path
     connection: Connection
     publications: list[str] = field(default_factory=list)

@@ -15,7 +15,7 @@ from headwater.sources.postgres.server.publications import (
     find_tables,
     prepare_publications,
 )
-from headwater.sources.postgres.server.slot_monitor import look_after, over_budget
+from headwater.sources.postgres.server.slot_monitor import over_budget, read_slot_health
 from headwater.sources.postgres.session_state import SessionContext, SessionEndedError
 from headwater.sources.postgres.snapshot.incremental_snapshot import IncrementalSnapshots
 from headwater.sources.postgres.stream.receiver import Receiver
@@ -24,34 +24,34 @@ from headwater.sources.postgres.stream.receiver import Receiver
 class Upkeep:
     """Runs the periodic checks of a session while it reads the stream."""
 
-    def __init__(self, at: SessionContext, gaps: Gaps, beside: IncrementalSnapshots) -> None:
+    def __init__(self, at: SessionContext, gaps: Gaps, incremental: IncrementalSnapshots) -> None:
         self._at = at
         self._options = at.options
-        self._standing = at.standing
+        self._progress = at.progress
         self._gaps = gaps
-        self._beside = beside
+        self._incremental = incremental
 
-    def look(self, intake: Receiver, position: Position | None) -> None:
+    def run(self, receiver: Receiver, position: Position | None) -> None:
         """Compare the slot, the publications and the tables with their recorded state; `position` is the next position to be
         committed. If a lock blocks the comparison, the stream continues, and the check is repeated next time."""
         try:
-            self._look_after(intake)
+            self._check_slot(receiver)
             if position is not None:
-                self._look_around(position)
-            self._gaps.look()
-            self._gaps.look_for_stopped()
+                self._check_publications(position)
+            self._gaps.compare()
+            self._gaps.check_stopped()
         except SourceLockedError:
-            self._standing.note(
-                "lock", "not comparing its tables, for one of the other transactions holds a lock on them"
+            self._progress.note(
+                "lock", "not comparing tables, because another transaction holds a lock on one of them"
             )
         else:
-            self._standing.note("lock", None)
+            self._progress.note("lock", None)
 
-    def _look_after(self, intake: Receiver) -> None:
+    def _check_slot(self, receiver: Receiver) -> None:
         at = self._at
-        self._standing.health = health = look_after(at.connection, self._options, at.source)
+        self._progress.health = health = read_slot_health(at.connection, self._options, at.source)
         if health.over_budget and self._options.over_wal == "drop_slot":
-            intake.close()
+            receiver.close()
             at.connection.rows(
                 "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots "
                 "WHERE slot_name = %s AND active_pid IS NOT NULL",
@@ -62,7 +62,7 @@ class Upkeep:
         for table in self._unpublished():
             if str(table) not in at.tables.stopped:
                 add = f"ALTER PUBLICATION {identifier(at.publications[0])} ADD TABLE {table.state.name}"
-                self._gaps.stop(table, "it is no longer part of the publication", add)
+                self._gaps.stop(table, "the publication no longer contains it", add)
         for table in at.tables.all():
             if at.tables.topic(table.state.oid) is not None:
                 try:
@@ -88,14 +88,14 @@ class Upkeep:
                     raise SessionEndedError(f"table {table} was not published")
         return gone
 
-    def _look_around(self, position: Position) -> None:
+    def _check_publications(self, position: Position) -> None:
         """Raise SessionEndedError if a pattern matches new tables: the next session captures them."""
         at = self._at
         known = {*position.get("tables", ()), *at.tables.stopped}
         if any(name.table == "*" for name in self._options.tables):
             found = find_tables(at.connection, self._options, lambda table, error: None)
             if new := [str(table) for table in found if str(table) not in known]:
-                raise SessionEndedError(f"there is a new table {new[0]}")
+                raise SessionEndedError(f"the new table {new[0]} is to be captured")
 
 
 def drop_slot(at: SessionContext) -> None:

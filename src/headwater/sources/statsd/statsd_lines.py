@@ -159,7 +159,7 @@ def _fields(rest: pa.Array, good: Mask) -> _Fields:
     return _Fields(fit[of], rates[of], _tags(distinct).take(texts.indices), says_time[of], times[of])
 
 
-def _said(rest: pa.Array, mark: str, pattern: str) -> tuple[pa.Array, Mask]:
+def _first_field(rest: pa.Array, mark: str, pattern: str) -> tuple[pa.Array, Mask]:
     """Return the text of the first field with a marker, NULL if it is missing or invalid; and a mask of the lines without an
     invalid one."""
     found = pc.struct_field(pc.extract_regex(rest, rf"\|{mark}(?P<said>[^|]*)"), "said")
@@ -169,7 +169,7 @@ def _said(rest: pa.Array, mark: str, pattern: str) -> tuple[pa.Array, Mask]:
 
 def _rates(rest: pa.Array) -> tuple[npt.NDArray[np.float64], Mask]:
     """Return the sample rates, 1 by default, and a mask of the valid ones: greater than 0, at most 1."""
-    found, fits = _said(rest, "@", _NUMBER)
+    found, fits = _first_field(rest, "@", _NUMBER)
     rates = pc.fill_null(found.cast(pa.float64()), 1.0).to_numpy()
     return rates, fits & (rates > 0) & (rates <= 1)
 
@@ -177,7 +177,7 @@ def _rates(rest: pa.Array) -> tuple[npt.NDArray[np.float64], Mask]:
 def _times(rest: pa.Array) -> tuple[Indices, Mask, Mask]:
     """Return the explicit times in microseconds, the mask of lines that have one, and the mask of lines without an invalid
     one."""
-    found, fits = _said(rest, "T", "[0-9]{1,11}")
+    found, fits = _first_field(rest, "T", "[0-9]{1,11}")
     return pc.fill_null(found.cast(pa.int64()), 0).to_numpy() * 1_000_000, _mask(found.is_valid()), fits
 
 

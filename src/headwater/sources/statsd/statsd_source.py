@@ -23,7 +23,7 @@ from headwater.core.errors import SourceUnreachableError, UsageError
 from headwater.core.settings import parse_bytes
 from headwater.log.protocol import ProducerInfo
 from headwater.sources.base import AWAY, Commit, Event, Position, Quiet, Rows
-from headwater.sources.clock_positions import Moments, captured, owned, rows_of
+from headwater.sources.clock_positions import ClockPositions, captured, owned, rows_of
 from headwater.sources.source_setup import SourceSetup
 from headwater.sources.statsd.statsd_lines import COLUMNS, EXAMPLES_MAX, Parsed, parse, pieces
 from headwater.sources.statsd.udp_listener import UdpListener, bound
@@ -34,7 +34,7 @@ PORT_MAX = 65_535
 EVERY = "1 second"
 ROWS = 50_000
 RECEIVE_BUFFER = "4 MB"
-HELD_BYTES_MAX = 64 << 20
+BUFFERED_BYTES_MAX = 64 << 20
 """Maximum number of bytes that wait to be appended; further datagrams are dropped and counted."""
 LATENESS = "10 seconds"
 MAX_AHEAD = "1 minute"
@@ -71,7 +71,9 @@ def read_options(source: str, options: Mapping[str, Any]) -> StatsdOptions:
     """The checked options; UsageError names what is wrong."""
     port = whole_number(options.get("port"), "port", hint="port = 8125")
     if port > PORT_MAX:
-        raise UsageError(f"port is at most {PORT_MAX}, not {port}", hint="port = 8125")
+        raise UsageError(
+            f"port must be at most {PORT_MAX}, not {port}", hint="port = 8125", option="port", value=port
+        )
     return StatsdOptions(
         host=text(options.get("host", HOST), "host"),
         port=port,
@@ -91,18 +93,18 @@ class StatsdSource:
         name: str,
         options: Mapping[str, Any],
         definition: Callable[[str], TopicDefinition | None],
-        standing: Callable[[], ProducerInfo | None],
+        producer: Callable[[], ProducerInfo | None],
         *,
         listening: socket.socket | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`definition` returns the current definition of a topic; `standing`, the producer state of this source in the log.
+        """`definition` returns the current definition of a topic; `producer`, the producer state of this source in the log.
         `listening` is a socket that the caller keeps open: datagrams that arrive between two runs wait in it."""
         self.name = name
         self.options = read_options(name, options)
         self.status = StatsdStatus()
         self._definition = definition
-        self._standing = standing
+        self._producer = producer
         self._clock: Clock = SystemClock()
         self._listening = listening
         self._sleep = sleep
@@ -113,7 +115,7 @@ class StatsdSource:
     @classmethod
     def declared(cls, setup: SourceSetup) -> Self:
         """Create the source of a declaration."""
-        return cls(setup.name, setup.options, setup.lookups.definition, setup.standing)
+        return cls(setup.name, setup.options, setup.lookups.definition, setup.producer)
 
     @property
     def state(self) -> str:
@@ -148,7 +150,7 @@ class StatsdSource:
         """Receive metrics from now on, and yield them in batches."""
         self._before = {what: int((position or {}).get(what, 0)) for what in _COUNTED}
         self.status.counts = dict(self._before)
-        moments = Moments(self._clock, sequence, SAID_EVERY_MS)
+        moments = ClockPositions(self._clock, sequence, SAID_EVERY_MS)
         listener = yield from self._begin()
         self._listener = listener
         try:
@@ -168,20 +170,20 @@ class StatsdSource:
                     yield Quiet()
                     self._sleep(QUIET_S)
                 continue
-            listener = UdpListener(made, self._clock, HELD_BYTES_MAX)
+            listener = UdpListener(made, self._clock, BUFFERED_BYTES_MAX)
             self.status.state = f"listening at {listener.address}"
             return listener
 
     def _bound(self) -> socket.socket:
         return bound(self.options.host, self.options.port, self.options.receive_bytes)
 
-    def _batch(self, listener: UdpListener, moments: Moments) -> Iterator[Event]:
+    def _batch(self, listener: UdpListener, moments: ClockPositions) -> Iterator[Event]:
         """Yield the lines of one interval as one append."""
         moment = moments.now()
         began_ms = self._clock.steady_ms()
         if not listener.lines():
             self._count(listener)
-            yield moments.quiet(moment)
+            yield moments.quiet_event(moment)
             listener.wait(1, QUIET_S)
             return
         until_ms = began_ms + self.options.every_us / 1e3
@@ -232,8 +234,10 @@ class StatsdSource:
         topic = self._definition(self.options.topic)
         if topic is None or topic.captured_by != self.name:
             raise UsageError(
-                f"topic {self.options.topic!r} of source {self.name!r} is gone, or somebody else's",
-                hint=f"CREATE OR REPLACE SOURCE {self.name} FROM STATSD ... makes it anew",
+                f"topic {self.options.topic!r} of source {self.name!r} was dropped, or belongs to another source",
+                hint=f"CREATE OR REPLACE SOURCE {self.name} FROM STATSD ... creates the topic again",
+                source=self.name,
+                topic=self.options.topic,
             )
         return topic
 
@@ -242,7 +246,7 @@ class StatsdSource:
 
     def end(self) -> int:
         """Return the current time: once the log has reached it, everything received so far is in the log."""
-        known = self._standing()
+        known = self._producer()
         return max(self._clock.now_us(), -1 if known is None else known.sequence + 1)
 
     def close(self) -> None:

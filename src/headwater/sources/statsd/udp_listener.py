@@ -35,7 +35,7 @@ class UdpListener:
         self._clock = clock
         self._held_bytes_max = held_bytes_max
         self._room = bytearray(GATHERED_BYTES)
-        self._held: list[Received] = []
+        self._received: list[Received] = []
         self._bytes = self._lines = 0
         self.packets = self.overflowed = 0
         self._error: Exception | None = None
@@ -70,7 +70,7 @@ class UdpListener:
             if self._error is not None:
                 raise self._error
             self._drain()
-            found, self._held = self._held, []
+            found, self._received = self._received, []
             self._bytes = self._lines = 0
             return found
 
@@ -140,7 +140,7 @@ class UdpListener:
         if self._bytes + len(blob) > self._held_bytes_max:
             self.overflowed += packets
             return
-        self._held.append((self._clock.now_us(), blob))
+        self._received.append((self._clock.now_us(), blob))
         self._bytes += len(blob)
         self._lines += blob.count(b"\n") + 1
 
@@ -154,7 +154,9 @@ def bound(host: str, port: int, receive_bytes: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         made.close()
         raise SourceUnreachableError(
-            f"port {port} of {host} cannot be listened at: {error}",
-            hint="does another process listen there? port = ... and host = ... take another",
+            f"cannot bind UDP port {port} of {host}: {error}",
+            hint="stop the other process that listens there, or set another port or host",
+            host=host,
+            port=port,
         ) from None
     return made

@@ -28,7 +28,7 @@ class DeviceContract(Bench):
         occurred = (now if sent is None else sent) - timedelta(seconds=age)
         self.append("meters", [{"device": device, "occurred_at": occurred, "sent_at": sent}])
 
-    def told(self, partition: int = 0) -> list[tuple[float, float | None, str]]:
+    def clock_columns(self, partition: int = 0) -> list[tuple[float, float | None, str]]:
         """Return, by record, the seconds from its corrected time to its append, the clock offset in seconds, and the flag."""
         table = self.table("meters", partition, columns=[*STORED, "_appended_at"])
         return [
@@ -44,15 +44,15 @@ class DeviceContract(Bench):
         self.create_meters()
         self.send("a", 3600, age=5)
         self.send("b", -60, age=7)
-        assert self.told() == [(5, 3600, "ok"), (7, -60, "ok")]
+        assert self.clock_columns() == [(5, 3600, "ok"), (7, -60, "ok")]
 
     def test_the_offset_is_the_median_of_what_a_device_showed_lately(self) -> None:
         self.create_meters()
         for offset in (10, 12, 14, 900, 11):
             self.clock.advance("1 second")
             self.send("a", offset)
-        assert [offset for _, offset, _ in self.told()] == [10, 10, 12, 12, 12]
-        assert [flag for *_, flag in self.told()] == ["ok", "ok", "ok", "outlier", "ok"]
+        assert [offset for _, offset, _ in self.clock_columns()] == [10, 10, 12, 12, 12]
+        assert [flag for *_, flag in self.clock_columns()] == ["ok", "ok", "ok", "outlier", "ok"]
 
     def test_an_impossible_clock_gives_way_to_the_append_time(self) -> None:
         self.create_meters()
@@ -60,7 +60,7 @@ class DeviceContract(Bench):
         self.send("a", 0, age=-1)
         self.send("a", 11 * 365 * 86_400)
         self.send("a", 30, age=2)
-        assert self.told() == [(0, None, "impossible")] * 3 + [(2, 30, "ok")]
+        assert self.clock_columns() == [(0, None, "impossible")] * 3 + [(2, 30, "ok")]
 
     def test_the_corrected_time_raises_the_watermark(self) -> None:
         self.create_meters()
@@ -80,7 +80,7 @@ class DeviceContract(Bench):
             self.log = self.reopen(self.log)
         self.clock.advance("1 second")
         self.send("a", 7200)
-        assert self.told()[-1] == (7186, 14, "outlier")
+        assert self.clock_columns()[-1] == (7186, 14, "outlier")
 
     def test_rows_of_a_device_share_a_partition(self) -> None:
         self.create_meters(partitions=4)
@@ -98,5 +98,5 @@ class DeviceContract(Bench):
         sent = from_us(now - 3600 * SECOND)
         row = {"device": "a", "occurred_at": sent, "sent_at": sent}
         self.append("meters", [row] * 20)
-        assert set(self.told()[4:]) == {(3590, 10, "outlier")}
+        assert set(self.clock_columns()[4:]) == {(3590, 10, "outlier")}
         assert to_us(self.column("meters", "corrected_at")[-1]) == now - 3590 * SECOND

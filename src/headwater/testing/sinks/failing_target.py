@@ -25,7 +25,7 @@ class UnsteadyTarget:
     """Delegates to `target`, and records the changes applied. `break_at` makes it raise once, before or after a change
     is applied."""
 
-    guarantee: ClassVar[str] = "as steady as what it is around"
+    guarantee: ClassVar[str] = "that of the target that it wraps"
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -33,7 +33,7 @@ class UnsteadyTarget:
         self._fault: tuple[When, BaseException] | None = None
         self.place = target.place if isinstance(target, Placed) else ""
         if isinstance(target, Delivering):
-            self.handed = target.handed
+            self.last_delivered = target.last_delivered
         if isinstance(target, Versioned):
             self.versions = target.versions
         if isinstance(target, Freezing):
@@ -56,13 +56,13 @@ class UnsteadyTarget:
         """Prepare `target`; see `Target`."""
         self.target.prepare(shape)
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows in the stored form of `target`; see `Target`."""
-        return self.target.held(rows)
+        return self.target.stored_form(rows)
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the checkpoint of `target`; see `Target`."""
-        return self.target.stand()
+        return self.target.checkpoint()
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Apply a change to `target`, unless a fault is raised before; see `Target`."""

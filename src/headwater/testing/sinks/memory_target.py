@@ -30,7 +30,7 @@ class MemoryPlace:
 
     rows: dict[tuple[Any, ...], Row] = field(default_factory=dict)
     records: list[Row] = field(default_factory=list)
-    stand: SinkCheckpoint | None = None
+    checkpoint: SinkCheckpoint | None = None
     is_down: bool = False
     refuses: Callable[[Row], str | None] = lambda row: None
     applied: int = 0
@@ -58,31 +58,33 @@ class MemoryTarget:
         self._there()
         self._shape = shape
 
-    def held(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def stored_form(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows unchanged: they are stored as they are."""
         return rows
 
-    def stand(self) -> SinkCheckpoint | None:
+    def checkpoint(self) -> SinkCheckpoint | None:
         """Return the stored checkpoint; see `Target`."""
-        return self._there().stand
+        return self._there().checkpoint
 
     def apply(self, change: TargetChange, before: SinkCheckpoint | None, after: SinkCheckpoint) -> None:
         """Apply a change and the checkpoint together; see `Target`."""
         place = self._there()
-        if place.stand != before:
-            raise CheckpointConflictError("the place is not where it was left", found=place.stand)
+        if place.checkpoint != before:
+            raise CheckpointConflictError(
+                "the checkpoint was changed by another process", found=place.checkpoint
+            )
         upserts, added = change.upserts.to_pylist(), change.records.to_pylist()
         refused = [
             RefusedRow(at, why) for at, row in enumerate(upserts or added) if (why := place.refuses(row))
         ]
         if refused:
-            raise RowsRefusedError("the place refuses rows", refused=refused)
+            raise RowsRefusedError("the target rejects rows", refused=refused)
         rows = dict(place.rows)
         for row in change.deletes.to_pylist():
             rows.pop(tuple(row.values()), None)
         for row in upserts:
             rows[tuple(row[name] for name in self.key)] = row
-        place.rows, place.records, place.stand = rows, place.records + added, after
+        place.rows, place.records, place.checkpoint = rows, place.records + added, after
         place.applied += 1
 
     def contents(self) -> Iterator[pa.RecordBatch]:
@@ -105,7 +107,7 @@ class MemoryTarget:
 
     def _there(self) -> MemoryPlace:
         if self._place.is_down:
-            raise TargetDownError("the place is down")
+            raise TargetDownError("the target is down", reason="down")
         return self._place
 
 
@@ -115,26 +117,26 @@ class MemoryVersions:
     def __init__(self, place: MemoryPlace) -> None:
         self._place = place
 
-    def there(self) -> list[Version]:
+    def existing(self) -> list[Version]:
         """Return the versions that exist; see `Versions`."""
         return list(self._place.others)
 
-    def beside(self, version: Version) -> MemoryTarget:
+    def target(self, version: Version) -> MemoryTarget:
         """Return a version as a target, created if it does not exist; see `Versions`."""
         place = self._place
         made = MemoryPlace(type(place.rows)(), type(place.records)(), refuses=place.refuses)
         return MemoryTarget(self._place.others.setdefault(version, made))
 
-    def switch(self, version: Version, stand: SinkCheckpoint) -> None:
+    def switch(self, version: Version, checkpoint: SinkCheckpoint) -> None:
         """Make a version the active one, and the active one 'old'; see `Versions`."""
         place = self._place
         if version == "new" and "old" in place.others:
             refuse_kept("memory", self.named("old"))
         chosen = place.others[version]
-        refuse_moved("memory", stand, chosen.stand, place.stand)
+        refuse_moved("memory", checkpoint, chosen.checkpoint, place.checkpoint)
         del place.others[version]
-        place.others["old"] = MemoryPlace(place.rows, place.records, place.stand, refuses=place.refuses)
-        place.rows, place.records, place.stand = chosen.rows, chosen.records, chosen.stand
+        place.others["old"] = MemoryPlace(place.rows, place.records, place.checkpoint, refuses=place.refuses)
+        place.rows, place.records, place.checkpoint = chosen.rows, chosen.records, chosen.checkpoint
 
     def drop(self, version: Version) -> None:
         """Drop a version; see `Versions`."""
@@ -142,4 +144,4 @@ class MemoryVersions:
 
     def named(self, version: Version) -> str:
         """Return the name of a version; see `Versions`."""
-        return f"the {version} place"
+        return f"the {version} version in memory"

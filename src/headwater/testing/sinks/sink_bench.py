@@ -139,7 +139,7 @@ class SinkBench:
 
     def held(self, rows: list[Row]) -> Delta:
         """Return rows of the view as a Z-set in the target's stored form."""
-        return Delta.of(self.target.held(self.delta(rows).rows))
+        return Delta.of(self.target.stored_form(self.delta(rows).rows))
 
     def there(self) -> Delta:
         """Return the target's contents as a Z-set."""
@@ -158,10 +158,10 @@ class SinkBench:
         there = self.there()
         rest = consolidate(concat([expected, there.negated()], expected.rows.schema))
         assert not len(rest), list(zip(rest.rows.to_pylist(), rest.weights.tolist(), strict=True))
-        stand = self.target.stand()
-        assert stand is not None
+        checkpoint = self.target.checkpoint()
+        assert checkpoint is not None
         weight = "_weight" if self.mode == "changelog" else None
-        assert Tally(stand.checksum, stand.rows) == tally_all(self.target.contents(), weight)
+        assert Tally(checkpoint.checksum, checkpoint.rows) == tally_all(self.target.contents(), weight)
 
     def check(self, applier: Applier, *, repair: bool = False) -> SinkCheck:
         """Verify the target against the view."""

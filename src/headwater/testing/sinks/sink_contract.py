@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from headwater.sinks.base.applier import STAND_TICKS
+from headwater.sinks.base.applier import CHECKPOINT_TICKS
 from headwater.sinks.base.sink_runner import SinkRunner
 from headwater.sinks.base.target import CheckpointConflictError, SinkCheckpoint, SinkError, TargetDownError
 from headwater.testing.faults import Crash
@@ -32,7 +32,7 @@ class SinkContract(VersionStories):
         self.feed.tick([])
         self.run()
         self.assert_holds([])
-        assert self.target.stand() is not None
+        assert self.target.checkpoint() is not None
 
     def test_changes_follow_tick_by_tick(self) -> None:
         applier = self.start()
@@ -85,16 +85,16 @@ class SinkContract(VersionStories):
         rows = [row(1)]
         self.feed.tick(rows)
         applier = self.run()
-        for _ in range(STAND_TICKS - 1):
+        for _ in range(CHECKPOINT_TICKS - 1):
             self.feed.tick(rows)
             self.catch_up(applier)
         assert len(self.target.applied) == 1
         assert applier.status().tick == self.feed.now
         self.feed.tick(rows)
         self.catch_up(applier)
-        stand = self.target.stand()
-        assert stand is not None
-        assert stand.tick == self.feed.now
+        checkpoint = self.target.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.tick == self.feed.now
         self.assert_holds()
 
     def test_many_rows_and_few_rows_end_in_the_same(self) -> None:
@@ -181,7 +181,7 @@ class SinkContract(VersionStories):
     def test_a_change_given_twice_is_refused_the_second_time(self) -> None:
         self.feed.tick([row(1)])
         self.run()
-        before = self.target.stand()
+        before = self.target.checkpoint()
         assert before is not None
         after = SinkCheckpoint(before.tick + 1, before.history, before.checksum, before.rows)
         empty = self.target.applied[0]
@@ -212,7 +212,7 @@ class SinkContract(VersionStories):
         self.feed.tick([row(1)])
         one = self.run()
         two = self.start()
-        ask = self.target.stand
+        ask = self.target.checkpoint
 
         def late() -> SinkCheckpoint | None:
             if self.feed.now == 1:
@@ -220,7 +220,7 @@ class SinkContract(VersionStories):
                 self.catch_up(one)
             return ask()
 
-        self.target.stand = late  # type: ignore[method-assign]
+        self.target.checkpoint = late  # type: ignore[method-assign]
         two.step()
         assert two.status().levelled == 0
         assert not self.target.applied
@@ -376,7 +376,7 @@ class SinkContract(VersionStories):
         self.feed.tick([row(1), row(2), row(3)])
         applier = self.run()
         self.lose_stand()
-        assert self.target.stand() is None
+        assert self.target.checkpoint() is None
         self.feed.tick([row(1), row(3, "b")])
         self.catch_up(applier)
         self.assert_holds()
@@ -422,7 +422,7 @@ class SinkContract(VersionStories):
         self.feed.tick([row(1, "b"), row(2), bad])
         with self.failing(SinkError) as found:
             applier.step()
-        assert "refuses a row" in found[0].message
+        assert found[0].facts["reason"] == "rejected-row"
         self.assert_holds([row(1)])
         if self.mode == "upsert":  # a changelog has both the row and its deletion
             self.feed.tick([row(1, "b"), row(2)])

@@ -36,7 +36,7 @@ class _Recorded:
         """Return the target's versions, wrapped so that the last version created is recorded."""
         versions = self._target.versions()  # type: ignore[attr-defined]
         recorded = _Recorded(versions)
-        recorded.beside = lambda version: self._note(versions.beside(version))  # type: ignore[attr-defined]
+        recorded.target = lambda version: self._note(versions.target(version))  # type: ignore[attr-defined]
         return recorded
 
     def _note(self, made: Target) -> Target:
@@ -63,7 +63,7 @@ class VersionStories(SinkBench):
         an error."""
         actions = dict(steps)
 
-        def told(step: Step) -> None:
+        def on_step(step: Step) -> None:
             action = actions.get(step)
             if isinstance(action, BaseException):
                 raise action
@@ -71,8 +71,8 @@ class VersionStories(SinkBench):
                 action()
 
         self._targets.append(self.make_target())
-        self.beside = _Recorded(self._targets[-1])
-        return Rebuilding(self.shape, cast(Target, self.beside), self.feed, self.clock, told=told)
+        self.staging = _Recorded(self._targets[-1])
+        return Rebuilding(self.shape, cast(Target, self.staging), self.feed, self.clock, on_step=on_step)
 
     @property
     def has_versions(self) -> bool:
@@ -81,7 +81,7 @@ class VersionStories(SinkBench):
 
     def version(self, version: Version = "old") -> Target:
         """Return a version as a prepared target."""
-        target: Target = self.target.versions().beside(version)
+        target: Target = self.target.versions().target(version)
         self._targets.append(target)
         target.prepare(self.shape)
         return target
@@ -113,7 +113,7 @@ class VersionStories(SinkBench):
         assert self.check(applier).ok
         with self.failing(UsageError) as refused:
             self.rebuilding().build()
-        assert "still kept" in refused[0].message
+        assert refused[0].facts["reason"] == "previous-version-kept"
         again = self.rebuilding().back()
         assert (again.rows, again.tick) == (3, 2)
         third = [*second, row(4)]
@@ -194,7 +194,7 @@ class VersionStories(SinkBench):
             with self.failing(HeadwaterError):
                 self.rebuilding((step, build)).build()
             self.assert_holds(second)
-            assert "old" in self.target.versions().there()
+            assert "old" in self.target.versions().existing()
             self.rebuilding().drop_old()
             self.rebuilding().build()
             self.rebuilding().back()
@@ -208,21 +208,21 @@ class VersionStories(SinkBench):
         self.run()
 
         def spoil() -> None:
-            target = self.beside.made
-            wrong = target.held(self.delta([row(77, "spoiled")]).rows)
-            stand = target.stand()
-            assert stand is not None
+            target = self.staging.made
+            wrong = target.stored_form(self.delta([row(77, "spoiled")]).rows)
+            checkpoint = target.checkpoint()
+            assert checkpoint is not None
             nothing = wrong.slice(0, 0)
             if self.mode == "upsert":
                 change = TargetChange.of_keys(nothing.select(list(target.key)), wrong)
             else:
                 change = self.target.applied[0]
                 change = TargetChange(change.deletes, change.upserts, change.records.slice(0, 1))
-            target.apply(change, stand, stand)
+            target.apply(change, checkpoint, checkpoint)
 
         with self.failing(SinkError) as found:
             self.rebuilding(("verifying", spoil)).build()
-        assert "is not what view" in found[0].message
+        assert found[0].facts["reason"] == "verification-failed"
         self.assert_holds()
         assert self.rebuilding().old() is None
         self.rebuilding().build()

@@ -27,7 +27,7 @@ async def search(request: Request) -> Response:
 
 def _hits(request: Request, here: ServedWorkspace, form: ResponseFormat) -> Response:
     index = here.outside.sinks.index(request.path_params["sink"])
-    layout, stand = index.layout, index.stand()
+    layout, checkpoint = index.layout, index.checkpoint()
     schema = pa.schema([]) if layout is None else layout.schema
     columns = request.query_params.get("columns")
     rows = index.query(
@@ -38,6 +38,6 @@ def _hits(request: Request, here: ServedWorkspace, form: ResponseFormat) -> Resp
         columns=None if columns is None else [name.strip() for name in columns.split(",")],
         offset=parameters.whole(request, "offset", 0, 0, OFFSET_MAX),
     )
-    tick = None if stand is None else stand.tick
+    tick = None if checkpoint is None else checkpoint.tick
     about = {"sink": request.path_params["sink"], "tick": tick}
     return rows_response(rows, form, about, {} if tick is None else {"Headwater-Tick": str(tick)})

@@ -89,7 +89,7 @@ class Check(Step):
             world.capture.close()
             if error.retryable:
                 return f"the source has ended: {error}"
-            if source is None or not source.begins_anew(error):
+            if source is None or not source.restarts(error):
                 expect_stop(world, error)
                 follow_hint(world, error, TABLES)
             return f"the source has stopped: {error}" if restart(world) else None
@@ -101,7 +101,7 @@ class Check(Step):
         source = world.capture.source
         if source is None or waits_for_prepared(world):
             return None
-        if not source._standing.orders.empty():
+        if not source._progress.orders.empty():
             return "it was told something that it has not taken up yet"
         for name, error in source.stopped.items():
             table = name.removeprefix("public.")
@@ -160,7 +160,7 @@ def follow_hint(world: World, error: HeadwaterError, tables: Sequence[str]) -> N
 def waits_for_prepared(world: World) -> bool:
     """Whether the source says that it waits for transactions under way, and there are some that are prepared."""
     source = world.capture.source
-    return source is not None and "transactions" in source.status.state and bool(world.prepared())
+    return source is not None and "transaction" in source.status.state and bool(world.prepared())
 
 
 def difference(world: World, table: str) -> str | None:

@@ -132,7 +132,7 @@ class World:
         except HeadwaterError as error:
             source = self.capture.source
             self.capture.close()
-            if not error.retryable and not (source is not None and source.begins_anew(error)):
+            if not error.retryable and not (source is not None and source.restarts(error)):
                 self.stopped = error
             return False
         return True

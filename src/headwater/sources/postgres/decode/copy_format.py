@@ -93,5 +93,7 @@ def _unescaped(text: pa.Array, valid: npt.NDArray[np.bool_]) -> pa.Array:
 
 def _misshapen(table: CapturedTable) -> CorruptionError:
     return CorruptionError(
-        f"COPY of table {table.relation.table} does not have its {len(table.columns)} columns in every line"
+        f"a line of COPY of table {table.relation.table} does not have {len(table.columns)} columns",
+        table=str(table.relation.table),
+        columns=len(table.columns),
     )

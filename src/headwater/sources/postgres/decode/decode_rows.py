@@ -88,7 +88,7 @@ def decode(run: RowRun, table: CapturedTable) -> DecodedRows:
     """
     at = ENVELOPE_BYTES + (9 if run.streamed else 5)
     few = len(run.messages) <= _FEW
-    shape = _take_apart(run.messages, at, table) if few else _walk(run.messages, at, table)
+    shape = _split_rows(run.messages, at, table) if few else _walk(run.messages, at, table)
     columns = [_convert(column, text, table) for column, text in zip(table.columns, shape.texts, strict=True)]
     columns.append(_numbers(shape.codes, OP_TYPE))
     schema = table.schema
@@ -166,12 +166,12 @@ def _walk_pairs(
     place_of_old = np.full(len(tuples), -1)
     place_of_old[old_rows] = np.arange(len(old_rows))
     olds = place_of_old[new_rows]  # index of the old tuple of each new tuple, or -1
-    beside = np.flatnonzero(olds >= 0)
-    new = [_filled(mine, theirs, beside, olds[beside]) for mine, theirs in zip(new, old, strict=True)]
+    updated = np.flatnonzero(olds >= 0)
+    new = [_filled(mine, theirs, updated, olds[updated]) for mine, theirs in zip(new, old, strict=True)]
     moved = np.zeros(len(tuples), dtype=np.bool_)
     for place in table.key_places:
-        moved[new_rows[beside]] |= _differ(
-            data, _choose(new[place], beside), _choose(old[place], olds[beside])
+        moved[new_rows[updated]] |= _differ(
+            data, _choose(new[place], updated), _choose(old[place], olds[updated])
         )
 
     # A row with a changed key becomes two: a delete with its old tuple, and an insert with its new tuple.
@@ -209,7 +209,7 @@ def _cells(
         none = np.zeros(0, dtype=np.int64)
         return [_Cells(none, none, none.astype(np.uint8))] * width, tuples
     if len(joined) < 4:
-        raise CorruptionError("a message of a row is cut off")
+        raise CorruptionError("a row message of the replication stream is truncated", reason="truncated")
     # Every four consecutive bytes of the buffer as a number, at any alignment.
     numbers = np.ndarray((len(joined) - 3,), dtype=">i4", buffer=joined, strides=(1,))
     last = len(numbers) - 1
@@ -225,9 +225,15 @@ def _cells(
             starts = at + np.where(sent, 5, 1)
             ends = starts + np.where(sent, numbers[np.minimum(at + 1, last)], 0)
             if not (sent | (kinds == _NULL) | (kinds == _UNCHANGED)).all():
-                raise CorruptionError("a message of a row has a value in another form than text")
+                raise CorruptionError(
+                    "a row message of the replication stream has a value that is not in text format",
+                    reason="not-text",
+                )
         if (ends < starts).any():
-            raise CorruptionError("a message of a row has a value of less than no bytes")
+            raise CorruptionError(
+                "a row message of the replication stream has a value of negative length",
+                reason="negative-length",
+            )
         columns.append(_Cells(starts, ends, kinds))
         at = ends
     return columns, at
@@ -281,7 +287,9 @@ def _check_end(found: Places, ends: Places, table: CapturedTable) -> None:
 
 def _misshapen(table: CapturedTable) -> CorruptionError:
     return CorruptionError(
-        f"a message of a row of table {table.relation.table} does not have its {len(table.columns)} columns"
+        f"a row message of table {table.relation.table} does not have {len(table.columns)} columns",
+        table=str(table.relation.table),
+        columns=len(table.columns),
     )
 
 
@@ -289,7 +297,7 @@ _Values = list[Any]
 """A tuple: each value is bytes, None for NULL, or _NOT_SENT."""
 
 
-def _take_apart(messages: Sequence[bytes], at: int, table: CapturedTable) -> _Shape:
+def _split_rows(messages: Sequence[bytes], at: int, table: CapturedTable) -> _Shape:
     """Split rows one at a time, which is faster for few rows."""
     rows: list[_Values] = []
     codes: list[int] = []
@@ -361,7 +369,10 @@ def _values(message: bytes, at: int, table: CapturedTable) -> tuple[_Values, int
             values.append(None if kind == _NULL else _NOT_SENT)
             at += 1
         else:
-            raise CorruptionError("a message of a row has a value in another form than text")
+            raise CorruptionError(
+                "a row message of the replication stream has a value that is not in text format",
+                reason="not-text",
+            )
     return values, at
 
 
@@ -399,9 +410,9 @@ def _check_keys(batch: pa.RecordBatch, table: CapturedTable) -> None:
     for name in table.key:
         if batch.column(name).null_count:
             raise BadRowError(
-                f"a change of table {table.relation.table} came without {name!r} of its key",
-                detail="the replica identity of the table, or of a partition of it, was another one when the row was changed",
-                hint="ALTER TABLE ... REPLICA IDENTITY DEFAULT, on the table and on each of its partitions",
+                f"a change of table {table.relation.table} does not contain the key column {name!r}",
+                detail="the replica identity of the table, or of one of its partitions, was different when the row was changed",
+                hint="run ALTER TABLE ... REPLICA IDENTITY DEFAULT on the table and on each of its partitions",
                 topic=None,
                 row=None,
                 column=name,
@@ -424,7 +435,7 @@ def unfit(column: TableColumn, text: pa.Array, table: CapturedTable, error: Exce
     where = f"column {column.name!r} of table {table.relation.table}"
     expected = format_type(column.type.kind)
     return BadRowError(
-        f"{where} has {shown}, which {expected} cannot hold",
+        f"{where} has {shown}, which does not fit {expected}",
         detail=str(error),
         hint=f"capture the column as text, with types = '{table.relation.table}.{column.name} STRING'",
         topic=None,

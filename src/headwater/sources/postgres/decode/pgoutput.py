@@ -229,7 +229,8 @@ def unpack(data: bytes, *, streamed: bool = False) -> Message:
         cause = None
     raise CorruptionError(
         f"the replication stream has a message {chr(kind)!r} of {len(data)} bytes that cannot be read",
-        hint="is something between Headwater and Postgres that does not speak its protocol?",
+        hint="check whether a proxy between Headwater and Postgres alters the replication stream",
+        reason="message",
     ) from cause
 
 
@@ -253,7 +254,7 @@ class _Fields:
 
     def bytes(self, length: int) -> bytes:
         if self._at + length > len(self._data):
-            raise ValueError("cut off")
+            raise ValueError("the message is truncated")
         return self._data[self._at : self._at + length]
 
     def skip_xid(self, streamed: bool) -> None:

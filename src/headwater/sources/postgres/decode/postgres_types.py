@@ -166,5 +166,5 @@ def _declared(kind: pa.DataType, oid: int) -> ColumnType:
         return _SCALARS[oid]
     raise SchemaError(
         f"a column of this Postgres type cannot be captured as {format_type(kind)}",
-        hint="declare it STRING, or a numeric one DECIMAL(p, s), and CAST it in the view",
+        hint="declare it STRING, or DECIMAL(p, s) for a numeric column, and CAST it in the view",
     )

@@ -154,7 +154,7 @@ def _odd_microseconds(text: str) -> int:
     days, microseconds = _parts(text)
     moment = days * _DAY_US + microseconds
     if moment >= 2**63:
-        raise ValueError("later than TIMESTAMP reaches, which is the year 294246")
+        raise ValueError("it is after the year 294246, where TIMESTAMP ends")
     return moment
 
 
@@ -162,7 +162,7 @@ def _parts(text: str) -> tuple[int, int]:
     """Return the days since 1970 and the microseconds within the day."""
     found = _TIME.fullmatch(text)
     if not found:
-        raise ValueError("not a time as Postgres writes it")
+        raise ValueError("it is not a timestamp in the ISO format of Postgres")
     year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
     microsecond = int((found[7] or "").ljust(6, "0"))
     if found[8]:
@@ -191,7 +191,7 @@ def _elements(literal: str, delimiter: str) -> list[str | None]:
     if literal.startswith("["):
         literal = literal[literal.index("=") + 1 :]
     if literal.startswith("{{"):
-        raise ValueError("an array of more than one dimension")
+        raise ValueError("arrays of more than one dimension are not supported")
     return [
         _ESCAPED.sub(r"\1", quoted) if plain == "" else None if plain == "NULL" else plain
         for quoted, plain in _ELEMENTS[delimiter].findall(literal, 1, len(literal) - 1)

@@ -184,12 +184,20 @@ def table_of(
             )
         except SchemaError as error:
             where = f"column {column.name!r} of table {relation.table}"
-            raise SchemaError(f"{where}: {error.message}", hint=error.hint) from None
+            raise SchemaError(
+                f"{where}: {error.message}",
+                hint=error.hint,
+                table=str(relation.table),
+                column=column.name,
+            ) from None
         columns.append(TableColumn(column.name, kind))
     key, keyless = _key(relation, facts)
     nested = [c.name for c in columns if c.name in key and pa.types.is_nested(c.type.kind)]
     if nested:
-        key, keyless = (), f"its key has the array {nested[0]}; declare it STRING to have a key"
+        key, keyless = (
+            (),
+            f"its key contains the array {nested[0]}; declare that column STRING to use the key",
+        )
     return CapturedTable(relation, tuple(columns), key, keyless, facts is not None and facts.kind == "p")
 
 
@@ -237,11 +245,11 @@ def _key(relation: RelationMessage, facts: TableFacts | None) -> tuple[tuple[str
         known = primary if relation.identity == "d" else facts.identity_key if facts else ()
         return (tuple(known) if sorted(known) == sorted(flagged) else tuple(flagged)), None
     if relation.identity == "i":
-        return (), "the index that REPLICA IDENTITY names is gone"
+        return (), "the index of its REPLICA IDENTITY was dropped"
     if relation.identity == "n":
-        return (), "it has REPLICA IDENTITY NOTHING, with which its updates and deletes are not sent"
+        return (), "it has REPLICA IDENTITY NOTHING, so its updates and deletes are not in the stream"
     if not primary or relation.identity == "d":
-        return (), "it has no primary key that holds at every moment"
+        return (), "it has no primary key that is checked immediately"
     if not set(primary) <= set(sent):
         return (), "the publication leaves out a column of its primary key"
     return tuple(primary), None

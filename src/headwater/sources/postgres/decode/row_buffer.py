@@ -145,18 +145,18 @@ class RowBuffer:
 
     def relation(self, oid: int) -> RelationMessage | None:
         """Return the latest description of a table that is valid for the next row; None if the table was not described."""
-        return self._known(struct.pack(">I", oid))
+        return self._relation(struct.pack(">I", oid))
 
     @property
     def _streaming(self) -> bool:
         return self._oid_at != _OID_AT
 
-    def _known(self, oid: bytes) -> RelationMessage | None:
+    def _relation(self, oid: bytes) -> RelationMessage | None:
         return self._now.relations.get(oid) or self._plain.relations.get(oid)
 
     def _describe(self, relation: RelationMessage) -> None:
         oid = struct.pack(">I", relation.oid)
-        differs = self._known(oid) != relation
+        differs = self._relation(oid) != relation
         if self._streaming:
             self._now.relations[oid] = relation
         elif differs:
@@ -166,11 +166,12 @@ class RowBuffer:
             self._now.latest.pop(oid, None)
 
     def _begin_run(self, oid: bytes) -> RowRun:
-        relation = self._known(oid)
+        relation = self._relation(oid)
         if relation is None:
             raise CorruptionError(
-                f"the replication stream has a row of table {int.from_bytes(oid)}, which it has not described",
-                hint="is something between Headwater and Postgres that does not speak its protocol?",
+                f"the replication stream has a row of table {int.from_bytes(oid)} before a description of the table",
+                hint="check whether a proxy between Headwater and Postgres alters the replication stream",
+                reason="undescribed-table",
             )
         run = self._now.latest[oid] = RowRun(relation, self._streaming)
         self._now.runs.append(run)

@@ -118,9 +118,11 @@ class Tables:
         known = self._history.definition(table.topic)
         if table.is_outbox or known is None or known.captured_by == self._source:
             return True
-        hint = f"give it another topic: tables = '{table} AS {table.state.schema}_{table.topic}'"
+        hint = f"choose another topic for the table: tables = '{table} AS {table.state.schema}_{table.topic}'"
         error = SchemaError(
-            f"topic {table.topic!r} is there already, and this source does not fill it", hint=hint
+            f"topic {table.topic!r} already exists and does not belong to this source",
+            hint=hint,
+            topic=table.topic,
         )
         self.stop_named(str(table), error)
         return False
@@ -131,7 +133,9 @@ class Tables:
         """Return a table as the stream would describe it now; SourceRefusedError if the table is gone."""
         facts = read_tables(connection.rows(RELATIONS_SQL, [table.state.oid])).get(table.state.oid)
         if facts is None:
-            raise SourceRefusedError(f"table {table} is gone", sqlstate=UNDEFINED_TABLE, source=self._source)
+            raise SourceRefusedError(
+                f"table {table} was dropped", sqlstate=UNDEFINED_TABLE, source=self._source, table=str(table)
+            )
         return facts.relation(published_columns(connection, publications, table.state))
 
     def learn(
@@ -186,11 +190,14 @@ class Tables:
         captured = self.captured(table)
         self.stopped[table] = TableStoppedError(
             f"table {table} of source {self._source!r} has stopped: {error.message}",
-            detail=error.detail or "its changes are not taken any more; all other tables go on",
-            hint=f"{error.hint or 'mend the table'}; then ALTER SOURCE {self._source} RESTART {table} snapshots it anew",
-            source=self._source,
-            table=table,
-            topic=None if captured is None else captured.topic,
+            detail=error.detail or "changes of this table are no longer captured; all other tables continue",
+            hint=f"{error.hint or 'correct the table'}; then ALTER SOURCE {self._source} RESTART {table} takes a new snapshot of it",
+            **{
+                **error.facts,
+                "source": self._source,
+                "table": table,
+                "topic": None if captured is None else captured.topic,
+            },
         )
 
     def stop_gap(self, table: Captured, reason: str, hint: str | None = None) -> None:
@@ -198,10 +205,8 @@ class Tables:
         again = f"ALTER SOURCE {self._source} RESTART {table} takes a new snapshot of it"
         self.stopped[str(table)] = TableStoppedError(
             f"table {table} of source {self._source!r} has stopped: {reason}",
-            detail="its topic may lack changes; no more of them are taken, all other tables go on",
-            hint=f"{hint}; then {again}"
-            if hint
-            else f"{again}; with on_gap = 'snapshot' that happens by itself",
+            detail="its topic may lack changes; changes of this table are no longer captured, all other tables continue",
+            hint=f"{hint}; then {again}" if hint else f"{again}; on_gap = 'snapshot' does that automatically",
             source=self._source,
             table=str(table),
             topic=table.topic,
@@ -249,6 +254,7 @@ class Tables:
                 raise SchemaError(
                     f"table {captured} has no columns",
                     hint=f"ALTER TABLE {captured.state.name} ADD COLUMN ...",
+                    reason="no-columns",
                 )
             check_partitions(connection, captured.state, table.key)
             definition = self._history.definition(captured.topic) or self._definitions.get(captured.topic)
@@ -290,5 +296,7 @@ class Tables:
 def _refusal(captured: Captured, column: str, reason: str) -> SchemaError:
     return SchemaError(
         reason,
-        hint=f"change column {column} of {captured} back, or DROP TOPIC {captured.topic} to begin it anew with the new type",
+        hint=f"change column {column} of {captured} back, or DROP TOPIC {captured.topic} to create it again with the new type",
+        column=column,
+        reason="not-supported",
     )

@@ -116,7 +116,7 @@ class Attributes:
         names = {str(table): table.state.oid for table in tables if table.is_keyed}
         self._known = {name: KnownColumns(*plain[name]) for name in names if name in plain}
         new = {name: oid for name, oid in names.items() if name not in plain}
-        seen = look(self._connection, new.values())
+        seen = read_columns(self._connection, new.values())
         self._known |= {name: KnownColumns.of(seen[oid], {}) for name, oid in new.items() if oid in seen}
 
     def remembered(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Attributes:
     def after(self, table: str, relation: RelationMessage, columns: Collection[str]) -> int:
         """Return the position after which values in the stream and in the log belong to the given columns of a table, as the
         stream describes it."""
-        seen = look(self._connection, [relation.oid]).get(relation.oid, ColumnSnapshot())
+        seen = read_columns(self._connection, [relation.oid]).get(relation.oid, ColumnSnapshot())
         known = self._known.get(table)
         now = KnownColumns.of(seen, {_ALL: seen.position}) if known is None else known.updated(seen)
         described = [column.name for column in relation.columns]
@@ -147,7 +147,7 @@ class Attributes:
         return now.after(columns) if seen.attributes else NOWHERE
 
 
-def look(connection: Connection, oids: Iterable[int]) -> dict[int, ColumnSnapshot]:
+def read_columns(connection: Connection, oids: Iterable[int]) -> dict[int, ColumnSnapshot]:
     """Return the current columns of tables, by oid."""
     wanted, found = list(oids), dict[int, list[tuple[Any, ...]]]()
     for oid, *rest in connection.rows(_ATTRIBUTES, wanted) if wanted else ():

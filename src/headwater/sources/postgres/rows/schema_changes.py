@@ -29,7 +29,9 @@ def with_marks(
     marks = []
     for name in evolution.definition.schema.names:
         if name in evolution.dropped:
-            marks.append(marked.get(name) or DroppedColumn(name, _told(definition, table, name, now, added)))
+            marks.append(
+                marked.get(name) or DroppedColumn(name, _drop_note(definition, table, name, now, added))
+            )
         elif name in marked and name not in now:
             marks.append(marked[name])
     return dataclasses.replace(evolution.definition, dropped=tuple(marks))
@@ -50,14 +52,16 @@ def breaks_contract(
         return None
     topic = quote(definition.name)
     return SchemaError(
-        f"its owner {' and '.join(said)}, and topic {definition.name!r} has schema_changes = 'refuse'",
-        detail="the topic is as it was; changes of this table are not taken any more, all other tables go on",
-        hint=f"ALTER TOPIC {topic} SET (schema_changes = 'follow') lets the topic have the columns too, or change the table back",
+        f"its schema changed ({', '.join(said)}), and topic {definition.name!r} has schema_changes = 'refuse'",
+        detail="the topic is unchanged; changes of this table are no longer captured, all other tables continue",
+        hint=f"ALTER TOPIC {topic} SET (schema_changes = 'follow') applies the change to the topic, or change the table back",
         topic=definition.name,
+        changes=tuple(said),
+        reason="schema-changes-refused",
     )
 
 
-def _told(
+def _drop_note(
     definition: TopicDefinition, table: CapturedTable, column: str, now: set[str], added: Sequence[str]
 ) -> str:
     where = f"in source {definition.captured_by!r}"

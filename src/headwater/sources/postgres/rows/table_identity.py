@@ -205,8 +205,8 @@ def read_identities(
         part = PartitionIdentity(attached, file, toast, defined if by_oid else 0, by_oid, (schema, name))
         parts.setdefault(root, {})[oid] = part
     words: dict[int, dict[int, tuple[str, ...]]] = {}
-    for oid, kind, told in connection.rows(_WORDS, oids):
-        words.setdefault(oid, {})[kind] = tuple(told)
+    for oid, kind, labels in connection.rows(_WORDS, oids):
+        words.setdefault(oid, {})[kind] = tuple(labels)
     found = {}
     for (
         oid,
@@ -228,9 +228,9 @@ def read_identities(
             frozenset(published),
             parts.get(oid, {}),
             toast,
-            _stands_for(names),
-            _stands_for(types),
-            {kind: (len(told), _stands_for(told)) for kind, told in words.get(oid, {}).items()},
+            _digest(names),
+            _digest(types),
+            {kind: (len(labels), _digest(labels)) for kind, labels in words.get(oid, {}).items()},
             words.get(oid, {}),
             tuple(names),
             tuple(types),
@@ -246,7 +246,7 @@ def difference(was: TableIdentity, now: TableIdentity) -> Difference | None:
     if was.oid != now.oid:
         reason = (
             f"it is not the table that was captured (oid {was.oid}, now {now.oid}): "
-            "it was dropped and created again, or another one has its name"
+            "it was dropped and created again, or another table has its name now"
         )
         return Difference("replaced", reason)
     if not was.published & now.published:
@@ -254,30 +254,33 @@ def difference(was: TableIdentity, now: TableIdentity) -> Difference | None:
         reason = (
             "a publication that published it was dropped"
             if left
-            else "it was taken out of its publication, or the publication was altered"
+            else "it was removed from its publication, or the publication was altered"
         )
-        return Difference("unpublished", f"{reason}: changes of it may not have been sent meanwhile")
+        return Difference("unpublished", f"{reason}: changes made in the meantime may not be in the stream")
     for oid, part in was.parts.items():
         if (other := now.parts.get(oid)) is not None and other.attached != part.attached:
             return Difference(
                 "reattached", f"its partition {'.'.join(other.place)} was detached and attached again"
             )
     if _identified_otherwise(was, now):
-        return Difference("redefined", "a partition had another replica identity for a while")
+        return Difference("redefined", "a partition had another replica identity for some time")
     if _reworded(was, now):
-        return Difference("redefined", "values of a type of its columns are written in another way")
+        return Difference("redefined", "values of a type of its columns have another text form now")
     if _renamed(was, now) or _filled(was, now) or _unseen(was, now):
         return Difference(
-            "redefined", "a column was renamed, or added with a value for the rows that are there"
+            "redefined", "a column was renamed, or added with a default value for existing rows"
         )
     if (altered := _altered(was, now)) and _moved(was, now):
         if altered <= was.filled - now.filled or _retyped(was, now):
             return Difference(
-                "redefined", "a column has another type, or was added with a value and then rewritten"
+                "redefined",
+                "a column has another type, or was added with a default value before a rewrite of the table",
             )
-        return Difference("rewritten", "ALTER TABLE has rewritten its rows, which the server does not send")
+        return Difference(
+            "rewritten", "ALTER TABLE rewrote its rows, which the replication stream does not contain"
+        )
     if _maybe_unlogged(was, now):
-        return Difference("redefined", "its rows were rewritten, and may have been unlogged for a while")
+        return Difference("redefined", "its rows were rewritten, and may have been unlogged for some time")
     return None
 
 
@@ -357,7 +360,7 @@ def _renamed(was: TableIdentity, now: TableIdentity) -> bool:
     if was.named is None or not any(before != after for before, after in both if after):
         return False
     was_dropped = any(before and not after for before, after in both)
-    return was_dropped or was.named != _stands_for(now.names[: len(was.columns)])
+    return was_dropped or was.named != _digest(now.names[: len(was.columns)])
 
 
 def _maybe_unlogged(was: TableIdentity, now: TableIdentity) -> bool:
@@ -381,7 +384,7 @@ def _reworded(was: TableIdentity, now: TableIdentity) -> bool:
     """Whether a label of an enum was replaced, or a composite type has other attributes. Labels that were added come last, and
     do not count."""
     return any(
-        kind in now.words and _stands_for(now.words[kind][:count]) != digest
+        kind in now.words and _digest(now.words[kind][:count]) != digest
         for kind, (count, digest) in was.worded.items()
     )
 
@@ -390,9 +393,7 @@ def _retyped(was: TableIdentity, now: TableIdentity) -> bool:
     """Whether a column that exists in both states has another type; False if a column was dropped, because the digests cannot
     be compared then."""
     was_dropped = any(before and not after for before, after in zip(was.columns, now.columns, strict=False))
-    return (
-        was.typed is not None and not was_dropped and was.typed != _stands_for(now.types[: len(was.columns)])
-    )
+    return was.typed is not None and not was_dropped and was.typed != _digest(now.types[: len(was.columns)])
 
 
 def _filled(was: TableIdentity, now: TableIdentity) -> bool:
@@ -411,5 +412,5 @@ def _unseen(was: TableIdentity, now: TableIdentity) -> bool:
     return None in added and bool(added_columns(was, now))
 
 
-def _stands_for(names: Sequence[str | None]) -> int:
+def _digest(names: Sequence[str | None]) -> int:
     return zlib.crc32("\0".join(name or "" for name in names).encode())

@@ -130,14 +130,14 @@ def fill(changes: DecodedRows, table: CapturedTable, finds: Iterable[Find]) -> t
     the rows themselves are looked up with `finds`, in order. RowsTooLargeError if the values have too many bytes to be
     combined."""
     batch = changes.batch
-    lacking = np.zeros(batch.num_rows, dtype=np.bool_)
+    pending = np.zeros(batch.num_rows, dtype=np.bool_)
     if not changes.unchanged or not table.key:
-        return batch, lacking
+        return batch, pending
     sources = _sources(changes, table)
     for name, mask in changes.unchanged.items():
         batch, left = _fill_column(batch, name, mask, sources, table, finds)
-        lacking[left] = True
-    return batch, lacking
+        pending[left] = True
+    return batch, pending
 
 
 def _sources(changes: DecodedRows, table: CapturedTable) -> Places:
@@ -163,30 +163,30 @@ def _fill_column(
     moved = np.flatnonzero(mask & (sources >= 0))
     codes = np.asarray(batch.column("_op"))
     through[sources[moved][codes[sources[moved]] == DELETE]] = True
-    held = np.where(through, sources, np.arange(rows))  # -1: not in this batch
+    origin = np.where(through, sources, np.arange(rows))  # -1: not in this batch
     root = np.where(through & (sources < 0), np.arange(rows), -1)
     while True:
-        ahead = np.where(held >= 0, held, 0)
-        further = (held >= 0) & through[ahead]
+        ahead = np.where(origin >= 0, origin, 0)
+        further = (origin >= 0) & through[ahead]
         if not further.any():
             break
-        root = np.where(further & (held[ahead] < 0), root[ahead], root)
-        held = np.where(further, held[ahead], held)
+        root = np.where(further & (origin[ahead] < 0), root[ahead], root)
+        origin = np.where(further, origin[ahead], origin)
     column = batch.column(name)
-    filled = taken(column, np.where(mask & (held >= 0), held, np.arange(rows)))
-    lacking = np.flatnonzero(mask & (held < 0))
-    if len(lacking):
+    filled = taken(column, np.where(mask & (origin >= 0), origin, np.arange(rows)))
+    pending = np.flatnonzero(mask & (origin < 0))
+    if len(pending):
         keys = batch.select(list(table.key))
-        filled, lacking = _found(keys, filled, name, lacking, root[lacking], finds)
+        filled, pending = _look_up(keys, filled, name, pending, root[pending], finds)
     place = batch.schema.get_field_index(name)
-    return batch.set_column(place, batch.schema.field(place), filled), lacking
+    return batch.set_column(place, batch.schema.field(place), filled), pending
 
 
-def _found(
+def _look_up(
     keys: pa.RecordBatch,
     column: pa.Array,
     name: str,
-    lacking: Places,
+    pending: Places,
     roots: Places,
     finds: Iterable[Find],
 ) -> tuple[pa.Array, Places]:
@@ -199,13 +199,13 @@ def _found(
         if known.any():
             found = values.column(0).cast(column.type)
             places = np.arange(rows)
-            places[lacking[known]] = rows + which[known]
+            places[pending[known]] = rows + which[known]
             check_bytes(column.nbytes + found.nbytes, rows)
             column = taken(pa.concat_arrays([column, found]), places)
-            lacking, roots = lacking[~known], roots[~known]
-        if not len(lacking):
+            pending, roots = pending[~known], roots[~known]
+        if not len(pending):
             break
-    return column, lacking
+    return column, pending
 
 
 def find_earlier(earlier: Earlier) -> Find:

@@ -27,8 +27,8 @@ from headwater.sources.postgres.server.connection import identifier, literal
 
 KEYS_MAX = 1_000
 """Maximum number of keys of a table that are remembered individually; beyond it, the whole table is copied."""
-HELD_ROWS_MAX = 20_000
-HELD_BYTES_MAX = 64 << 20
+PENDING_ROWS_MAX = 20_000
+PENDING_BYTES_MAX = 64 << 20
 
 Key = tuple[str, ...]
 _ENDS = {
@@ -41,7 +41,7 @@ _ENDS = {
 
 
 @dataclass(frozen=True)
-class Lack:
+class IncompleteRows:
     """Rows of one table that lack values. `unchanged` is as in `DecodedRows`; `moved` marks rows whose values belong to another
     key."""
 
@@ -50,22 +50,22 @@ class Lack:
     moved: Mask
 
     @classmethod
-    def of(cls, changes: DecodedRows, batch: pa.RecordBatch, lacking: Mask) -> Lack:
+    def of(cls, changes: DecodedRows, batch: pa.RecordBatch, pending: Mask) -> IncompleteRows:
         """Return the rows that still lack a value after filling."""
         moved = changes.fill_from != np.arange(batch.num_rows)
-        unchanged = {name: mask[lacking] for name, mask in changes.unchanged.items()}
-        return cls(batch.filter(pa.array(lacking)), unchanged, moved[lacking])
+        unchanged = {name: mask[pending] for name, mask in changes.unchanged.items()}
+        return cls(batch.filter(pa.array(pending)), unchanged, moved[pending])
 
     def keys(self, table: CapturedTable, at_most: int) -> list[Key] | None:
         """Return the distinct keys of the rows; None if there are more than `at_most`."""
         each = _last_of_each(self.batch, table.key)
         return keys_of(each, table) if each.num_rows <= at_most else None
 
-    def in_place(self) -> Lack:
+    def in_place(self) -> IncompleteRows:
         """Return the rows whose missing values belong to their own key."""
         stay = ~self.moved
         masks = {name: mask[stay] for name, mask in self.unchanged.items()}
-        return Lack(self.batch.filter(pa.array(stay)), masks, self.moved[stay])
+        return IncompleteRows(self.batch.filter(pa.array(stay)), masks, self.moved[stay])
 
 
 @dataclass
@@ -74,35 +74,35 @@ class PendingChanges:
 
     rows: int = 0
     bytes: int = 0
-    lacks: list[Lack] = field(default_factory=list)
+    incomplete: list[IncompleteRows] = field(default_factory=list)
     again: set[Key] = field(default_factory=set)
     """Keys of rows that this chunk cannot complete with any content."""
 
     @property
     def is_full(self) -> bool:
         """Whether there are too many changes, so that the chunk must be selected again."""
-        return self.rows > HELD_ROWS_MAX or self.bytes > HELD_BYTES_MAX
+        return self.rows > PENDING_ROWS_MAX or self.bytes > PENDING_BYTES_MAX
 
-    def add(self, lack: Lack, table: CapturedTable, changed: KeySet) -> None:
+    def add(self, group: IncompleteRows, table: CapturedTable, changed: KeySet) -> None:
         """Add rows. Rows whose key has changed are added to `changed` and `again` instead: the chunk has an older version of
         them."""
         if self.is_full:
             return
-        if lack.moved.any():
-            gone = lack.batch.filter(pa.array(lack.moved))
+        if group.moved.any():
+            gone = group.batch.filter(pa.array(group.moved))
             changed.add([gone.column(name) for name in table.key], gone.num_rows)
             self.again.update(keys_of(gone, table))
-            lack = lack.in_place()
-        self.rows += lack.batch.num_rows
-        self.bytes += lack.batch.nbytes
-        self.lacks.append(lack)
+            group = group.in_place()
+        self.rows += group.batch.num_rows
+        self.bytes += group.batch.nbytes
+        self.incomplete.append(group)
 
     def clear(self) -> None:
         """Discard all changes, because the table was truncated."""
-        self.rows, self.bytes, self.lacks = 0, 0, []
+        self.rows, self.bytes, self.incomplete = 0, 0, []
         self.again.clear()
 
-    def put_into(
+    def apply_to(
         self, batch: pa.RecordBatch, table: CapturedTable, sees: Callable[[int], bool]
     ) -> pa.RecordBatch:
         """Return the rows of a chunk, in the topic's columns, after applying the changes that the chunk's snapshot does not
@@ -111,15 +111,15 @@ class PendingChanges:
         mine = KeySet()
         mine.add([batch.column(name) for name in key], batch.num_rows)
         parts, masks = [batch], [{name: np.zeros(batch.num_rows, np.bool_) for name in batch.schema.names}]
-        for lack in self.lacks:
-            xids = lack.batch.column("_transaction").to_pylist()
+        for group in self.incomplete:
+            xids = group.batch.column("_transaction").to_pylist()
             new = np.array([not sees(xid) for xid in xids], dtype=np.bool_)
-            new &= mine.has([lack.batch.column(name) for name in key], lack.batch.num_rows)
+            new &= mine.has([group.batch.column(name) for name in key], group.batch.num_rows)
             if new.any():
-                parts.append(adapt(lack.batch.filter(pa.array(new)), batch.schema))
+                parts.append(adapt(group.batch.filter(pa.array(new)), batch.schema))
                 none = np.zeros(len(xids), np.bool_)
                 masks.append(
-                    {name: lack.unchanged.get(name, none)[new] for name in batch.schema.names},
+                    {name: group.unchanged.get(name, none)[new] for name in batch.schema.names},
                 )
         if len(parts) == 1:
             return batch

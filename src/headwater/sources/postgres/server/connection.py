@@ -291,10 +291,10 @@ def raise_translated(error: psycopg.Error, url: str, source: str) -> NoReturn:
     facts = {"source": source, "sqlstate": state}
     if state == LOCK_NOT_AVAILABLE:
         raise SourceLockedError(
-            f"source {source!r} waits for a lock that one of the other transactions on {place(url)} holds",
+            f"source {source!r} waits for a lock that another transaction on {place(url)} holds",
             detail=said,
-            hint="it goes on by itself once that transaction has ended: pg_stat_activity shows transactions under way, "
-            "pg_prepared_xacts those that are prepared",
+            hint="the source continues when that transaction ends: see pg_stat_activity for running transactions and "
+            "pg_prepared_xacts for prepared ones",
             **facts,
         ) from None
     if state is None or state.startswith(_TRANSIENT_CLASSES):
@@ -315,10 +315,11 @@ def _connect(
         given = conninfo.conninfo_to_dict(url)
     except psycopg.Error:
         raise SourceRefusedError(
-            f"the url of source {source!r} cannot be read",
+            f"the url of source {source!r} is not a valid Postgres connection string",
             detail=hidden(url),
             hint="write it as postgresql://user:password@host:5432/database",
             source=source,
+            option="url",
         ) from None
     settings = {**SETTINGS, "lock_timeout": str(lock_wait_ms)}
     ours = " ".join(f"-c {name}={value.replace(' ', '')}" for name, value in settings.items())
@@ -334,14 +335,14 @@ def _connect(
             raise SourceUnreachableError(
                 f"source {source!r} cannot reach {place(url)}",
                 detail=said,
-                hint="it tries again by itself; is the server running, and are host and port right?",
+                hint="the source retries; check that the server runs and that host and port are right",
                 source=source,
             ) from None
         raise SourceRefusedError(
             f"{place(url)} refused source {source!r}",
             detail=said,
-            hint="check user, password and database of its url; the role needs LOGIN and REPLICATION, "
-            "and pg_hba.conf a line that lets it in",
+            hint="check user, password and database of the url; the role needs LOGIN and REPLICATION, "
+            "and an entry in pg_hba.conf",
             source=source,
         ) from None
 
@@ -372,7 +373,7 @@ def _finish(pgconn: pq.abc.PGconn) -> None:
 
 
 _HINTS = {
-    "42501": "`headwater doctor URL` says which rights are missing, with the statement that grants each",
-    "55000": "`headwater doctor URL` says what the server lacks, with the statement that mends it",
-    "53400": "raise max_replication_slots or max_wal_senders on the server, or drop a slot that nobody reads",
+    "42501": "`headwater doctor URL` lists missing privileges, with the statements that grant them",
+    "55000": "`headwater doctor URL` lists missing settings, with the statements that change them",
+    "53400": "raise max_replication_slots or max_wal_senders on the server, or drop an unused slot",
 }

@@ -91,22 +91,29 @@ def read_options(source: str, options: Mapping[str, Any]) -> PostgresOptions:
             near = difflib.get_close_matches(name, OPTION_NAMES, 1)
             raise UsageError(
                 f"{name!r} is not an option of a Postgres source",
-                hint=f"is {near[0]} meant?" if near else f"the options are {', '.join(OPTION_NAMES)}",
+                hint=f"did you mean {near[0]}?" if near else f"the options are {', '.join(OPTION_NAMES)}",
+                source=source,
+                option=name,
             )
     url = text(options.get("url"), "url", hint="write url = env('SHOP_URL')")
     own = re.sub(r"[^a-z0-9_]", "_", f"headwater_{source}".lower())[:63]
     slot = text(options.get("slot") or own, "slot")
     if not _SLOT_NAME.match(slot):
         raise UsageError(
-            f"{slot!r} cannot be the name of a replication slot",
+            f"{slot!r} is not a valid name of a replication slot",
             hint="use lower-case letters, digits and underscores",
+            source=source,
+            option="slot",
+            value=slot,
         )
     outbox = options.get("outbox")
     tables = read_tables_option(options.get("tables") or "")
     if not tables and outbox is None:
         raise UsageError(
-            f"source {source!r} does not say which tables it captures",
+            f"source {source!r} names no tables to capture",
             hint="write tables = 'public.orders, public.customers', or tables = 'public.*'",
+            source=source,
+            option="tables",
         )
     budget = options.get("max_wal")
     return PostgresOptions(
@@ -137,8 +144,10 @@ def read_tables_option(said: Any) -> tuple[TableName, ...]:
         other = topics.setdefault(name.topic.lower(), name)
         if other is not name and name.table != "*":
             raise UsageError(
-                f"tables {other} and {name} would both be topic {name.topic!r}",
-                hint=f"give one another topic: tables = '{name} AS {name.schema}_{name.topic}'",
+                f"tables {other} and {name} have the same topic {name.topic!r}",
+                hint=f"choose another topic for one of them: tables = '{name} AS {name.schema}_{name.topic}'",
+                topic=name.topic,
+                option="tables",
             )
     return tuple(names)
 
@@ -151,8 +160,10 @@ def read_types_option(said: Any) -> dict[str, dict[str, pa.DataType]]:
         table, _, column = names.rpartition(".")
         if not table or not kind.strip():
             raise UsageError(
-                f"{part.strip()!r} does not say what type a column is to have",
+                f"{part.strip()!r} does not assign a type to a column",
                 hint="write types = 'public.orders.amount DECIMAL(20, 4)'",
+                option="types",
+                value=part.strip(),
             )
         found.setdefault(str(read_table(table)), {})[column.strip('"')] = parse_type(kind)
     return found
@@ -164,7 +175,9 @@ def read_table(part: str) -> TableName:
     if not match:
         raise UsageError(
             f"{part.strip()!r} is not the name of a table",
-            hint="write schema.table, with double quotes around what is not lower case; AS names the topic",
+            hint="write schema.table, with names that are not lower case in double quotes; AS names the topic",
+            option="tables",
+            value=part.strip(),
         )
     names = [
         quoted.replace('""', '"') if quoted else plain.lower()
@@ -181,7 +194,10 @@ def _choice(value: Any, what: str, kind: Any, usual: str) -> Any:
         return usual
     if value not in known:
         raise UsageError(
-            f"{what} is {' or '.join(map(repr, known))}, not {value!r}", hint=f"write {what} = '{known[0]}'"
+            f"{what} must be {' or '.join(map(repr, known))}, not {value!r}",
+            hint=f"write {what} = '{known[0]}'",
+            option=what,
+            value=value,
         )
     return value
 
@@ -191,13 +207,18 @@ def _flag(value: Any, what: str) -> bool:
         return bool(value)
     if str(value).lower() in ("true", "false"):
         return str(value).lower() == "true"
-    raise UsageError(f"{what} is true or false, not {value!r}", hint=f"write {what} = true")
+    raise UsageError(
+        f"{what} must be true or false, not {value!r}", hint=f"write {what} = true", option=what, value=value
+    )
 
 
 def _rows(value: Any) -> int:
     number = int(value) if str(value).strip().isdecimal() else 0
     if number < 1:
         raise UsageError(
-            f"chunk_rows is a whole number from 1 up, not {value!r}", hint="write chunk_rows = 50000"
+            f"chunk_rows must be a whole number of at least 1, not {value!r}",
+            hint="write chunk_rows = 50000",
+            option="chunk_rows",
+            value=value,
         )
     return number

@@ -40,7 +40,7 @@ def doctor(url: str, tables: str | Sequence[TableName] = ()) -> list[ServerFindi
     try:
         named = read_tables_option(tables) if isinstance(tables, str) else tables
         findings = [ServerFinding("ok", f"connected to {place(url)}, Postgres {connection.version}")]
-        findings += [found for look in _LOOKS for found in look(connection)]
+        findings += [found for check in _CHECKS for found in check(connection)]
         findings += _streaming(url)
         for state, name in _chosen(connection, named):
             findings += [_missing(name)] if state is None else list(_table(connection, state))
@@ -65,7 +65,7 @@ def _wal_level(connection: Connection) -> Iterator[ServerFinding]:
     else:
         yield ServerFinding(
             "problem",
-            f"wal_level is {level}: changes of rows are not in the server's log; a restart is needed after changing it",
+            f"wal_level is {level}: the WAL does not contain changes of rows; changing wal_level requires a restart",
             "ALTER SYSTEM SET wal_level = logical",
         )
 
@@ -81,7 +81,7 @@ def _room(connection: Connection) -> Iterator[ServerFinding]:
         else:
             yield ServerFinding(
                 "problem",
-                f"all {allowed} {what} are in use; a restart is needed after changing their number",
+                f"all {allowed} {what} are in use; changing {setting} requires a restart",
                 f"ALTER SYSTEM SET {setting} = {allowed + 10}",
             )
 
@@ -105,7 +105,7 @@ def _role(connection: Connection) -> Iterator[ServerFinding]:
     else:
         yield ServerFinding(
             "problem",
-            f"role {role} may not create a publication in {database}; one that its owner has made can be named instead",
+            f"role {role} may not create a publication in {database}; a publication that the owner created can be named instead",
             f"GRANT CREATE ON DATABASE {identifier(database)} TO {identifier(role)}",
         )
 
@@ -114,7 +114,7 @@ def _standby(connection: Connection) -> Iterator[ServerFinding]:
     if connection.value("SELECT pg_is_in_recovery()"):
         yield ServerFinding(
             "problem",
-            "this is a standby: publications and snapshot marks can only be written on the primary server",
+            "this is a standby: publications and snapshot marks can be written on the primary only",
         )
 
 
@@ -129,15 +129,13 @@ def _slots(connection: Connection) -> Iterator[ServerFinding]:
     for name, retained, status in rows:
         drop = f"SELECT pg_drop_replication_slot('{name}')"
         if status == "lost":
-            yield ServerFinding("problem", f"slot {name} has lost its WAL and can never be read again", drop)
+            yield ServerFinding("problem", f"slot {name} has lost its WAL and is no longer usable", drop)
         elif retained and retained > 1 << 30:
             size = format_bytes(retained >> 20 << 20)
-            yield ServerFinding(
-                "problem", f"slot {name} is read by nobody and holds back {size} of WAL", drop
-            )
+            yield ServerFinding("problem", f"slot {name} is inactive and retains {size} of WAL", drop)
 
 
-_LOOKS = (_version, _wal_level, _room, _role, _standby, _slots)
+_CHECKS = (_version, _wal_level, _room, _role, _standby, _slots)
 
 
 def _streaming(url: str) -> list[ServerFinding]:
@@ -150,7 +148,7 @@ def _streaming(url: str) -> list[ServerFinding]:
                 "problem", f"no replication connection: {error.detail or error.message}", error.hint
             )
         ]
-    return [ServerFinding("ok", "replication connections are let in")]
+    return [ServerFinding("ok", "replication connections are allowed")]
 
 
 def _chosen(
@@ -168,7 +166,7 @@ def _chosen(
 
 
 def _missing(name: TableName | None) -> ServerFinding:
-    return ServerFinding("problem", f"there is no table {name}")
+    return ServerFinding("problem", f"table {name} does not exist")
 
 
 def _table(connection: Connection, state: TableState) -> Iterator[ServerFinding]:
@@ -194,11 +192,11 @@ def _table(connection: Connection, state: TableState) -> Iterator[ServerFinding]
 
 def _kind(state: TableState) -> Iterator[ServerFinding]:
     if state.kind not in ("r", "p"):
-        yield ServerFinding("problem", f"{state} is no table; only tables can be captured")
+        yield ServerFinding("problem", f"{state} is not a table; only tables can be captured")
     elif state.persistence == "u":
         yield ServerFinding(
             "problem",
-            f"table {state} is unlogged: its changes are not in the server's log",
+            f"table {state} is unlogged: the WAL does not contain its changes",
             f"ALTER TABLE {state.name} SET LOGGED",
         )
 
@@ -207,13 +205,13 @@ def _rights(state: TableState, role: str) -> Iterator[ServerFinding]:
     if not state.readable:
         yield ServerFinding(
             "problem",
-            f"table {state} cannot be read with this role",
+            f"role {role} may not read table {state}",
             f"GRANT USAGE ON SCHEMA {identifier(state.schema)} TO {role}; GRANT SELECT ON {state.name} TO {role}",
         )
     if not state.owned:
         yield ServerFinding(
             "problem",
-            f"table {state} belongs to {state.owner}, and only its owner can put it into a publication",
+            f"table {state} belongs to {state.owner}, and only its owner can add it to a publication",
             f"GRANT {identifier(state.owner)} TO {role}",
         )
 

@@ -58,9 +58,13 @@ WHERE t.isleaf AND c.relkind = 'r' ORDER BY 1, 2
 """Query for the leaf partitions of a table, each with its replica identity and the columns of it."""
 _CAPTURED_KINDS = ("r", "p")
 _KINDS = {
-    "v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index",
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
     "c": "a type",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -183,16 +187,24 @@ def check_partitions(connection: Connection, table: TableState, key: Sequence[st
     for schema, name, is_logged, identity, columns in connection.rows(_PARTITIONS, table.oid):
         if not is_logged:
             raise SourceRefusedError(
-                f"partition {schema}.{name} of table {table} is unlogged: its changes are not in the server's log",
+                f"partition {schema}.{name} of table {table} is unlogged: the WAL does not contain its changes",
                 hint=f"ALTER TABLE {identifier(schema, name)} SET LOGGED",
+                table=str(table),
+                partition=f"{schema}.{name}",
+                reason="unlogged",
             )
         if not key or identity == "f" or set(key) <= set(columns):
             continue
         has = {"n": "NOTHING", "i": f"USING INDEX, of ({', '.join(columns)})"}.get(identity, "DEFAULT")
         raise SourceRefusedError(
             f"partition {schema}.{name} of table {table} has REPLICA IDENTITY {has}, without the key ({', '.join(key)}) of the table",
-            detail="the server does not say which rows of the partition are deleted, or have another key",
+            detail="the stream would not identify rows of the partition that are deleted or whose key changes",
             hint=f"ALTER TABLE {identifier(schema, name)} REPLICA IDENTITY {'DEFAULT' if identity != 'd' else 'FULL'}",
+            table=str(table),
+            partition=f"{schema}.{name}",
+            reason="replica-identity",
+            replica_identity=has,
+            key=tuple(key),
         )
 
 
@@ -266,9 +278,9 @@ def check_published(
     for name in names:
         if name not in there:
             raise PublicationError(
-                f"publication {name!r} is gone",
-                detail="changes that were made while it was not there are not sent any more",
-                hint="create the source again, or ALTER SOURCE ... RESTART: it makes the publication and snapshots anew",
+                f"publication {name!r} does not exist",
+                detail="changes made without the publication are not in the replication stream",
+                hint="ALTER SOURCE ... RESTART creates the publication and takes a new snapshot; or create the source again",
                 publication=name,
             )
     published = set().union(*(_published(connection, name) for name in names)) if names else set()
@@ -292,8 +304,10 @@ def published_columns(connection: Connection, names: Sequence[str], table: Table
     if connection.version >= 15:
         rows = connection.rows(
             "SELECT attnames::text[] FROM pg_publication_tables WHERE pubname = ANY(%s) AND schemaname = %s AND tablename = %s",
-            list(names), table.schema, table.table,
-        )  # fmt: skip
+            list(names),
+            table.schema,
+            table.table,
+        )
         if rows:
             return list(rows[0][0] or ())  # NULL for a table without columns
     rows = connection.rows(
@@ -326,26 +340,37 @@ def find_slot(connection: Connection, name: str) -> SlotState | None:
 
 def check_slot(connection: Connection, slot: SlotState | None, name: str, source: str) -> SlotState:
     """Return the slot if changes can be read from it; otherwise SlotError with the reason and the remedy."""
-    again = f"ALTER SOURCE {source} RESTART makes a new slot and snapshots the tables anew"
+    again = f"ALTER SOURCE {source} RESTART creates a new slot and takes a new snapshot of the tables"
     if slot is None:
         raise SlotError(
-            f"replication slot {name!r} of source {source!r} is gone",
-            detail="changes that were committed since it was read from last cannot be had from the server any more",
-            hint=again, slot=name, reason="gone", source=source,
-        )  # fmt: skip
+            f"replication slot {name!r} of source {source!r} does not exist",
+            detail="the slot was dropped; changes committed after the last read are lost",
+            hint=again,
+            slot=name,
+            reason="gone",
+            source=source,
+        )
     database = connection.value("SELECT current_database()::text")
     if slot.plugin != "pgoutput" or slot.database != database:
-        is_what = f"for plugin {slot.plugin} in database {slot.database}" if slot.plugin else "a physical one"
+        is_what = (
+            f"for plugin {slot.plugin} in database {slot.database}" if slot.plugin else "a physical slot"
+        )
         raise SlotError(
-            f"replication slot {name!r} is {is_what}, not for pgoutput in {database}",
-            hint="choose another name with slot = '...'", slot=name, reason="unfit", source=source,
-        )  # fmt: skip
+            f"replication slot {name!r} is {is_what}, not for plugin pgoutput in database {database}",
+            hint="choose another name with slot = '...'",
+            slot=name,
+            reason="unfit",
+            source=source,
+        )
     if slot.invalid:
         raise SlotError(
             f"replication slot {name!r} of source {source!r} can no longer be read from: {slot.invalid}",
-            detail="the server kept its log for the slot only up to max_slot_wal_keep_size, or the slot was idle for too long",
-            hint=f"SELECT pg_drop_replication_slot('{name}'); then {again}", slot=name, reason="lost", source=source,
-        )  # fmt: skip
+            detail="the slot exceeded max_slot_wal_keep_size or idle_replication_slot_timeout of the server",
+            hint=f"SELECT pg_drop_replication_slot('{name}'); then {again}",
+            slot=name,
+            reason="lost",
+            source=source,
+        )
     return slot
 
 
@@ -363,18 +388,24 @@ def slot_in_use(connection: Connection, name: str, source: str) -> SlotError | S
     who = "by process {} ({!r} from {}, role {})".format(*rows[0]) if rows else "by another process"
     if rows and rows[0][4]:
         return SourceLockedError(
-            f"replication slot {name!r} of source {source!r} is being created {who}, which waits for transactions that are under way",
-            hint="it goes on by itself once they have ended: pg_stat_activity shows them, pg_prepared_xacts those that are prepared",
+            f"replication slot {name!r} of source {source!r} is being created {who}, which waits for running transactions",
+            hint="the source continues when they end: see pg_stat_activity for running transactions and pg_prepared_xacts "
+            "for prepared ones",
             source=source,
+            slot=name,
         )
     pid = rows[0][0] if rows else None
-    hint = "a slot has one reader: stop the other, or give this source another with slot = '...'"
+    hint = "a slot has one reader: stop the other reader, or give this source another slot with slot = '...'"
     if pid is not None:
-        hint += f"; SELECT pg_terminate_backend({pid}) ends a reader that hangs"
+        hint += f"; SELECT pg_terminate_backend({pid}) ends a reader that does not respond"
     return SlotError(
-        f"replication slot {name!r} of source {source!r} is being read {who}",
-        hint=hint, slot=name, reason="in use", source=source, pid=pid,
-    )  # fmt: skip
+        f"replication slot {name!r} of source {source!r} is in use {who}",
+        hint=hint,
+        slot=name,
+        reason="in use",
+        source=source,
+        pid=pid,
+    )
 
 
 def create_slot_command(version: int, name: str, *, failover: bool) -> str:
@@ -389,23 +420,29 @@ def check_server(connection: Connection, source: str) -> None:
     """Raise SourceRefusedError unless the server supports capture at all."""
     if connection.version < OLDEST_VERSION:
         raise SourceRefusedError(
-            f"source {source!r} needs Postgres {OLDEST_VERSION} or later, and this is {connection.version}",
-            hint="upgrade the server", source=source,
-        )  # fmt: skip
+            f"source {source!r} requires Postgres {OLDEST_VERSION} or later, and the server is version {connection.version}",
+            hint="upgrade the server",
+            source=source,
+            reason="version",
+        )
     level = connection.value("SHOW wal_level")
     if level != "logical":
         raise SourceRefusedError(
-            f"source {source!r} needs wal_level = logical, and the server has {level}",
-            hint="ALTER SYSTEM SET wal_level = logical; then restart the server", source=source,
-        )  # fmt: skip
+            f"source {source!r} requires wal_level = logical, and the server has wal_level = {level}",
+            hint="ALTER SYSTEM SET wal_level = logical; then restart the server",
+            source=source,
+            reason="wal-level",
+        )
 
 
 def _named(connection: Connection, name: TableName) -> TableState:
     state = next(iter(tables_of(connection, name.schema, name.table)), None)
     if state is None:
         raise SourceRefusedError(
-            f"there is no table {name}",
+            f"table {name} does not exist",
             hint="names are folded to lower case unless they are in double quotes",
+            table=str(name),
+            reason="no-table",
         )
     _check_table(state)
     return state
@@ -414,19 +451,25 @@ def _named(connection: Connection, name: TableName) -> TableState:
 def _check_table(state: TableState) -> None:
     if state.kind not in _CAPTURED_KINDS:
         raise SourceRefusedError(
-            f"{state} is {_KINDS.get(state.kind, 'no table')}: only tables can be captured",
-            hint="name the tables under it",
+            f"{state} is {_KINDS.get(state.kind, 'not a table')}: only tables can be captured",
+            hint="name the tables that it reads from",
+            table=str(state),
+            reason="not-a-table",
         )
     if state.persistence != "p":
         what = "unlogged" if state.persistence == "u" else "temporary"
         raise SourceRefusedError(
-            f"table {state} is {what}: its changes are not in the server's log",
+            f"table {state} is {what}: the WAL does not contain its changes",
             hint=f"ALTER TABLE {state.name} SET LOGGED",
+            table=str(state),
+            reason=what,
         )
     if not state.readable:
         raise SourceRefusedError(
-            f"table {state} cannot be read with this role",
+            f"the role may not read table {state}",
             hint=f"GRANT USAGE ON SCHEMA {identifier(state.schema)}, and GRANT SELECT ON {state.name}, to the role",
+            table=str(state),
+            reason="no-select-privilege",
         )
 
 
@@ -443,14 +486,17 @@ def _check_topic(table: Captured, topics: dict[str, Captured]) -> None:
     if not NAME.match(table.topic):
         plain = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in table.topic)
         raise UsageError(
-            f"{table.topic!r} cannot be the name of a topic",
-            hint=f"give table {table} another: tables = '{table.state.name} AS {plain}'",
+            f"{table.topic!r} is not a valid name of a topic",
+            hint=f"choose another topic for table {table}: tables = '{table.state.name} AS {plain}'",
+            table=str(table),
+            topic=table.topic,
         )
     other = topics.setdefault(table.topic.lower(), table)
     if other.state.oid != table.state.oid:
         raise UsageError(
-            f"tables {other} and {table} would both be topic {table.topic!r}",
-            hint=f"name each, one with another topic: {table} AS {table.state.schema}_{table.topic}",
+            f"tables {other} and {table} have the same topic {table.topic!r}",
+            hint=f"name each table, and choose another topic for one of them: {table} AS {table.state.schema}_{table.topic}",
+            topic=table.topic,
         )
 
 
@@ -464,21 +510,25 @@ def _prepare(connection: Connection, name: str, tables: Sequence[Captured], publ
         return
     everything, *published, via_root = rows[0]
     wanted = publish.split(", ")
-    lacking = [
+    unpublished = [
         what
         for what, is_there in zip(_PUBLISHED.split(", "), published, strict=True)
         if what in wanted and not is_there
     ]
-    if lacking:
+    if unpublished:
         raise PublicationError(
-            f"publication {name!r} does not publish {', '.join(lacking)}",
-            hint=f"ALTER PUBLICATION {identifier(name)} SET (publish = '{publish}')", publication=name,
-        )  # fmt: skip
+            f"publication {name!r} does not publish {', '.join(unpublished)}",
+            hint=f"ALTER PUBLICATION {identifier(name)} SET (publish = '{publish}')",
+            publication=name,
+            operations=tuple(unpublished),
+        )
     if not via_root and any(table.state.kind == "p" for table in tables):
         raise PublicationError(
-            f"publication {name!r} publishes partitions, not the tables that they are of",
-            hint=f"ALTER PUBLICATION {identifier(name)} SET (publish_via_partition_root = true)", publication=name,
-        )  # fmt: skip
+            f"publication {name!r} publishes partitions instead of their partitioned tables",
+            hint=f"ALTER PUBLICATION {identifier(name)} SET (publish_via_partition_root = true)",
+            publication=name,
+            reason="partitions",
+        )
     missing = [table for table in tables if str(table) not in _published(connection, name)]
     if missing and not everything:
         statement = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {', '.join(table.state.name for table in missing)}"
@@ -497,10 +547,11 @@ def _execute(connection: Connection, statement: str, publication: str) -> None:
         connection.rows(statement)
     except SourceRefusedError as error:
         raise PublicationError(
-            f"publication {publication!r} cannot be made to publish the tables: {error.message}",
-            detail="that takes CREATE on the database and ownership of the tables",
-            hint=f"let their owner run: {statement}", publication=publication,
-        ) from None  # fmt: skip
+            f"publication {publication!r} cannot be created or altered for the tables: {error.message}",
+            detail="CREATE on the database and ownership of the tables are required",
+            hint=f"run as their owner: {statement}",
+            publication=publication,
+        ) from None
 
 
 def _published(connection: Connection, name: str) -> set[str]:

@@ -41,9 +41,9 @@ def is_gap(error: HeadwaterError) -> bool:
 def other_server(source: str, slot: str) -> SlotError:
     """Return the error for a url that leads to another server than before."""
     return SlotError(
-        f"source {source!r} was read from another server than the one its url leads to now",
-        detail="positions in the log of one server mean nothing on another",
-        hint=f"ALTER SOURCE {source} RESTART snapshots the tables anew; with on_gap = 'snapshot' that happens by itself",
+        f"the url of source {source!r} leads to another server than before",
+        detail="WAL positions of one server have no meaning on another server",
+        hint=f"ALTER SOURCE {source} RESTART takes a new snapshot of the tables; on_gap = 'snapshot' does that automatically",
         slot=slot,
         reason="other server",
         source=source,
@@ -53,9 +53,9 @@ def other_server(source: str, slot: str) -> SlotError:
 def begins_before(source: str, slot: str, begins: int, taken: int) -> SlotError:
     """Return the error for a slot that begins before what the log has: its positions would not increase."""
     return SlotError(
-        f"replication slot {slot!r} of source {source!r} begins at {lsn_text(begins)}, and was read up to {lsn_text(taken)}",
-        detail="the server was set back, or it is another one",
-        hint=f"ALTER SOURCE {source} RESTART snapshots the tables anew; with on_gap = 'snapshot' that happens by itself",
+        f"replication slot {slot!r} of source {source!r} begins at {lsn_text(begins)}, before the position {lsn_text(taken)} of the source",
+        detail="the server was restored to an earlier state, or is another server",
+        hint=f"ALTER SOURCE {source} RESTART takes a new snapshot of the tables; on_gap = 'snapshot' does that automatically",
         slot=slot,
         reason="other server",
         source=source,
@@ -66,10 +66,10 @@ def undecodable(source: str, slot: str, cause: HeadwaterError) -> SlotError:
     """Return the error for a transaction that Postgres cannot decode, not even at its commit: nothing after it can be read from
     the slot."""
     return SlotError(
-        f"Postgres cannot decode a transaction that source {source!r} is to read: {cause.message}",
-        detail="it fails so at every attempt; what was committed since can be had from the tables alone",
-        hint=f"ALTER SOURCE {source} RESTART makes a new slot and snapshots the tables anew; "
-        "with on_gap = 'snapshot' that happens by itself",
+        f"Postgres cannot decode the next transaction of source {source!r}: {cause.message}",
+        detail="every attempt fails in the same way; only a new snapshot can read the changes committed since",
+        hint=f"ALTER SOURCE {source} RESTART creates a new slot and takes a new snapshot of the tables; "
+        "on_gap = 'snapshot' does that automatically",
         slot=slot,
         reason="undecodable",
         source=source,
@@ -83,17 +83,21 @@ def check_history(
     off after it."""
     slot = str(position.get("slot"))
     if server.flushed < taken:
-        detail = f"its log ends at {lsn_text(server.flushed)}, before what was taken in"
-        raise set_back(source, slot, taken, detail)
+        detail = f"its WAL ends at {lsn_text(server.flushed)}, before the position of the source"
+        raise set_back(source, slot, taken, detail, server_lsn=server.flushed)
     was = position.get("timeline")
     if was is None or was == server.timeline:
         return
     anchor = LastTransaction.from_json(position["anchor"]) if "anchor" in position else LastTransaction(taken)
     left = _left_at(replication, server.timeline, int(was))
     if left is None or left < anchor.lsn:
-        where = "does not come from" if left is None else f"has left at {lsn_text(left)}"
+        where = "did not branch off from" if left is None else f"branched off at {lsn_text(left)} from"
         raise set_back(
-            source, slot, anchor.lsn, f"it is on timeline {server.timeline}, which {where} timeline {was}"
+            source,
+            slot,
+            anchor.lsn,
+            f"it is on timeline {server.timeline}, which {where} timeline {was}",
+            timeline=server.timeline,
         )
 
 
@@ -103,11 +107,11 @@ def check_confirmed(slot: SlotState, position: Position, taken: int, source: str
         return  # an older version could confirm more than the log had
     raise SlotError(
         f"replication slot {slot.name!r} of source {source!r} begins at {lsn_text(slot.confirmed)}, "
-        f"and was read up to {lsn_text(taken)}: changes in between are lost",
-        detail="it was dropped and created again, somebody else has read from it or advanced it, "
+        f"after the position {lsn_text(taken)} of the source: changes in between are lost",
+        detail="the slot was dropped and created again, another client read from it or advanced it, "
         "or the workspace is an older copy",
-        hint=f"ALTER SOURCE {source} RESTART makes a new slot and snapshots the tables anew; "
-        "with on_gap = 'snapshot' that happens by itself",
+        hint=f"ALTER SOURCE {source} RESTART creates a new slot and takes a new snapshot of the tables; "
+        "on_gap = 'snapshot' does that automatically",
         slot=slot.name,
         reason="advanced",
         source=source,

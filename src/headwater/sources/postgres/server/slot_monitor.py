@@ -27,7 +27,7 @@ class SlotHealth:
     over_budget: bool
 
 
-def look_after(connection: Connection, options: PostgresOptions, source: str) -> SlotHealth:
+def read_slot_health(connection: Connection, options: PostgresOptions, source: str) -> SlotHealth:
     """Return the current health of the slot. SlotError if it can no longer be read; WalBudgetError if it exceeds the budget and
     over_wal = 'stop'."""
     slot = check_slot(connection, find_slot(connection, options.slot), options.slot, source)
@@ -49,18 +49,18 @@ def over_budget(options: PostgresOptions, source: str, retained: int, *, dropped
     budget = options.max_wal_bytes or 0
     kept, allowed = format_bytes(retained >> 20 << 20), format_bytes(budget)
     done = (
-        "it was dropped, as over_wal = 'drop_slot' says"
+        "the slot was dropped, because over_wal = 'drop_slot'"
         if dropped
-        else "the source has stopped, the slot is still there"
+        else "the source has stopped; the slot still exists"
     )
-    again = f"ALTER SOURCE {source} RESTART makes a new slot and snapshots the tables anew"
+    again = f"ALTER SOURCE {source} RESTART creates a new slot and takes a new snapshot of the tables"
     hint = (
         again
         if dropped
         else f"raise max_wal, or drop the slot: SELECT pg_drop_replication_slot('{options.slot}'); then {again}"
     )
     return WalBudgetError(
-        f"slot {options.slot!r} of source {source!r} holds back {kept} of WAL, more than the {allowed} it may",
+        f"slot {options.slot!r} of source {source!r} retains {kept} of WAL, more than max_wal = {allowed}",
         detail=done,
         hint=hint,
         source=source,

@@ -59,26 +59,32 @@ class Overlap:
         if LastTransaction.of(transaction) != self._anchor and (
             self._anchor.xid or transaction.position > self._anchor.lsn
         ):
-            raise self._other_history(f"it sends transaction {transaction.xid} there, which was not taken in")
+            raise self._other_history(
+                f"it sends transaction {transaction.xid} there, which the source did not read",
+                transaction.xid,
+            )
         self._is_awaited = False
 
     def reached(self, end: int) -> None:
         """Check that the anchor has been sent, now that the server has sent everything up to `end`."""
         if self._is_awaited and end > self._anchor.lsn:
-            raise self._other_history(f"it does not have transaction {self._anchor.xid} any more")
+            raise self._other_history(f"it no longer has transaction {self._anchor.xid}", self._anchor.xid)
 
-    def _other_history(self, detail: str) -> SlotError:
-        return set_back(self._source, self._slot, self._anchor.lsn, detail)
+    def _other_history(self, detail: str, xid: int) -> SlotError:
+        return set_back(self._source, self._slot, self._anchor.lsn, detail, xid=xid)
 
 
-def set_back(source: str, slot: str, lsn: int, detail: str) -> SlotError:
-    """Return the error for a server that no longer has what was read from it."""
+def set_back(source: str, slot: str, lsn: int, detail: str, **difference: int) -> SlotError:
+    """Return the error for a server that no longer has what was read from it. `difference`: the fact that shows it."""
     return SlotError(
-        f"the server of source {source!r} was set back: what was read from it up to {lsn_text(lsn)} is not what it has now",
-        detail=f"{detail}; is it a restored copy, or a standby that was promoted before it had everything?",
-        hint=f"ALTER SOURCE {source} RESTART makes a new slot and snapshots the tables anew; "
-        "with on_gap = 'snapshot' that happens by itself",
+        f"the server of source {source!r} was restored to an earlier state: its WAL up to {lsn_text(lsn)} differs from what "
+        "the source read",
+        detail=f"{detail}; the server may be a restored copy, or a standby that was promoted before it had all WAL",
+        hint=f"ALTER SOURCE {source} RESTART creates a new slot and takes a new snapshot of the tables; "
+        "on_gap = 'snapshot' does that automatically",
         slot=slot,
         reason="set back",
         source=source,
+        lsn=lsn,
+        **difference,
     )

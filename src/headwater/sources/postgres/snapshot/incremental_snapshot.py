@@ -17,7 +17,7 @@ from headwater.catalog.conform import adapt
 from headwater.core.errors import BadRowError, SourceRefusedError
 from headwater.sources.base import Evolve, Rows
 from headwater.sources.postgres.decode.relations import CapturedTable
-from headwater.sources.postgres.rows.toast_pending import Lack
+from headwater.sources.postgres.rows.toast_pending import IncompleteRows
 from headwater.sources.postgres.server.connection import Connection
 from headwater.sources.postgres.server.publications import Captured, find_tables, row_filters, tables_of
 from headwater.sources.postgres.session_state import SessionContext, SessionEndedError
@@ -51,8 +51,8 @@ class IncrementalSnapshots:
         self.wanted = WantedSnapshots(at)
         self._chunks: Chunks | None = None
         self._chunk: SnapshotChunk | None = None
-        self._held: dict[int, list[pa.RecordBatch]] = {}
-        self.taken_up: list[Captured] = []
+        self._buffered: dict[int, list[pa.RecordBatch]] = {}
+        self.resumed: list[Captured] = []
         """Tables that a request has resumed; the reader of this list clears it."""
         self._recent: deque[int] = deque(maxlen=RECENT_XIDS)
         self._not_before = 0.0
@@ -76,24 +76,24 @@ class IncrementalSnapshots:
                 self.wanted.emptied(str(table))
         if self._chunk is not None and self._chunk.table.relation.oid == oid:
             self._chunk.emptied = True
-            self._chunk.held.clear()
+            self._chunk.pending.clear()
 
-    def lacks(self, lack: Lack, table: CapturedTable) -> None:
+    def request_rows(self, incomplete: IncompleteRows, table: CapturedTable) -> None:
         """Request whole rows in place of changes that are skipped because they lack values."""
         self.wanted.note()
         chunk = self._chunk
         if chunk is not None and chunk.table.relation.oid == table.relation.oid:
-            chunk.held.add(lack, table, chunk.changed)
-        self.wanted.lacks(lack, table, None if chunk is None else chunk.request)
+            chunk.pending.add(incomplete, table, chunk.changed)
+        self.wanted.request_rows(incomplete, table, None if chunk is None else chunk.request)
 
-    def keeps_back(self, batch: pa.RecordBatch, oid: int, table: CapturedTable) -> bool:
+    def buffer_changes(self, batch: pa.RecordBatch, oid: int, table: CapturedTable) -> bool:
         """Record the keys of changed rows for the chunk in progress. Returns True if the rows are buffered instead of emitted:
         rows without a key can be distinguished from rows of the snapshot only by the transactions that the snapshot sees."""
         if not table.key:
-            held = any(request.table == table.relation.table for request in self.wanted.requests)
-            if held:
-                self._held.setdefault(oid, []).append(batch)
-            return held
+            is_buffered = any(request.table == table.relation.table for request in self.wanted.requests)
+            if is_buffered:
+                self._buffered.setdefault(oid, []).append(batch)
+            return is_buffered
         if self._chunk is not None and self._chunk.table.relation.oid == oid:
             self._chunk.changed.add([batch.column(name) for name in table.key], batch.num_rows)
         return False
@@ -117,7 +117,7 @@ class IncrementalSnapshots:
         self.wanted.copy_again(table)
         if self._chunk is not None and self._chunk.request.table == str(table):
             self._chunk.emptied = True
-            self._chunk.held.clear()
+            self._chunk.pending.clear()
 
     def refuse(self, table: Captured) -> None:
         """Stop a table whose current definition its topic rejects, once the stream has delivered the rows of the earlier
@@ -144,7 +144,7 @@ class IncrementalSnapshots:
         if self._chunk is not None:
             self._check(self._chunk)
             return
-        self.wanted.have_noted()
+        self.wanted.ensure_noted()
         if (request := self._next()) is not None and (table := self._at.tables.captured(request.table)):
             at = self._at
             with suppress(SourceRefusedError):  # the table is gone; a later check stops it
@@ -161,7 +161,7 @@ class IncrementalSnapshots:
     def _take_orders(self) -> Iterator[Evolve]:
         while True:
             try:
-                order = self._at.standing.orders.get_nowait()
+                order = self._at.progress.orders.get_nowait()
             except Empty:
                 return
             self.wanted.note()
@@ -170,20 +170,20 @@ class IncrementalSnapshots:
             elif isinstance(order, SnapshotRequest):
                 self.wanted.requests.append(order)
             elif (table := self._at.tables.captured(str(order))) is None:
-                self._look_for(str(order))
+                self._find_table(str(order))
             else:
                 had_stopped = self._at.tables.stopped.pop(str(table), None) is not None
-                if not had_stopped and self._at.standing.missing.pop(str(table), None) is not None:
+                if not had_stopped and self._at.progress.missing.pop(str(table), None) is not None:
                     continue  # the user has accepted the missing rows
                 # The current position marks the table, in case the session ends before the next position is committed.
-                self._at.standing.take_up_later(str(table))
+                self._at.progress.resume_later(str(table))
                 if not self._is_there(table):
-                    raise SessionEndedError(f"table {table} is another one than it was")
+                    raise SessionEndedError(f"table {table} was dropped and created again")
                 self._at.filters = row_filters(self._at.connection, self._at.publications)
                 yield from self._at.tables.learn_now(self._at.connection, self._at.publications, [table])
                 if str(table) not in self._at.tables.stopped:
-                    self.wanted.take_up(table)
-                    self.taken_up.append(table)
+                    self.wanted.resume_table(table)
+                    self.resumed.append(table)
 
     def _stop_refused(self) -> Iterator[Evolve]:
         """Stop rejected tables whose mark has come, with the reason. A table whose definition is accepted again is copied."""
@@ -200,7 +200,7 @@ class IncrementalSnapshots:
                 else:
                     self.copy_again(table)
 
-    def _look_for(self, name: str) -> None:
+    def _find_table(self, name: str) -> None:
         """Handle the request to resume a table that did not exist, or could not be captured, when the session began.
         SessionEndedError if the table exists: the next session resumes it, or reports why it cannot be captured. A table that
         is still missing is no longer listed as stopped."""
@@ -209,8 +209,8 @@ class IncrementalSnapshots:
         self._at.tables.stopped.pop(name, None)
         if name in unfit or name in map(str, found):
             self._at.tables.absent.discard(name)
-            self._at.standing.take_up_later(name)
-            raise SessionEndedError(f"table {name} is to be taken up again")
+            self._at.progress.resume_later(name)
+            raise SessionEndedError(f"table {name} is to be resumed")
 
     def _check(self, chunk: SnapshotChunk) -> None:
         """Raise the error of a chunk, unless its table has just been changed: then the chunk is selected again."""
@@ -243,13 +243,13 @@ class IncrementalSnapshots:
                 condition = self._at.filters.get(request.table)
                 self._chunk = self._chunks.begin(request, shape, condition, frozenset(self._recent))
                 if not request.keys:
-                    self._at.standing.stream(f"copying {request.table}: {request.rows:,} rows so far")
+                    self._at.progress.stream(f"copying {request.table}: {request.rows:,} rows so far")
                 return
             if self._is_possible(request):
                 return  # the definition of the table is not learned yet
             self.wanted.forget(request)
         if not self.wanted.requests or self.wanted.is_paused:
-            self._at.standing.stream()
+            self._at.progress.stream()
 
     def _is_there(self, table: Captured) -> bool:
         """Whether the table with this name is still the captured one, with the same key."""
@@ -290,14 +290,14 @@ class IncrementalSnapshots:
         selected, known = chunk.found.result(), self._at.attached(chunk.request.table)
         # The next comparison would not show that a partition was attached only during the SELECT.
         is_other = not selected.steady or selected.partitions != known
-        if is_other or is_early(chunk) or chunk.held.is_full:
+        if is_other or is_early(chunk) or chunk.pending.is_full:
             # The snapshot of the next chunk includes all changes that were in the stream so far.
-            self._held.pop(chunk.table.relation.oid, None)
+            self._buffered.pop(chunk.table.relation.oid, None)
             self.is_outdated |= is_other
             waits_for = (
-                "its columns and partitions to be compared" if is_other else "transactions under way to end"
+                "its columns and partitions to be compared" if is_other else "running transactions to end"
             )
-            self._at.standing.stream(f"waiting for {waits_for}, to copy {table}")
+            self._at.progress.stream(f"waiting for {waits_for}, to copy {table}")
             self._not_before = time.monotonic() + AGAIN_S
             return
         if chunk.request.part and chunk.request.part not in known:
@@ -314,12 +314,12 @@ class IncrementalSnapshots:
             yield from emptied(self._at.history, definition, stamps, spared=keys_in(chunk))
             return
         if not chunk.table.key:
-            yield from self._kept_back(chunk, table.topic)
+            yield from self._buffered_rows(chunk, table.topic)
         elif chunk.request.replace:
             yield from emptied(self._at.history, definition, stamps, spared=chunk.changed)
         try:
             for batch in rows_of(chunk, definition.row_schema, stamps):
-                self.wanted.are_had(batch, chunk.table, chunk.request.table)
+                self.wanted.discard_keys(batch, chunk.table, chunk.request.table)
                 yield Rows(table.topic, batch)
         except BadRowError as error:
             self._at.tables.stop(table.state.oid, error)
@@ -327,12 +327,12 @@ class IncrementalSnapshots:
             self.wanted.settle(chunk)
             self._begin()
 
-    def _kept_back(self, chunk: SnapshotChunk, topic: str) -> Iterator[Rows]:
+    def _buffered_rows(self, chunk: SnapshotChunk, topic: str) -> Iterator[Rows]:
         """Yield the buffered rows without a key that the snapshot does not include."""
         assert chunk.found is not None
         visible = chunk.found.result().visible
         schema = self._at.tables.definition(topic).row_schema
-        for batch in self._held.pop(chunk.table.relation.oid, []):
+        for batch in self._buffered.pop(chunk.table.relation.oid, []):
             new = pa.array([not visible.sees(xid) for xid in batch.column("_transaction").to_pylist()])
             if (rows := batch.filter(new)).num_rows:
                 yield Rows(topic, adapt(rows, schema))

@@ -35,7 +35,7 @@ from headwater.catalog.conform import adapt
 from headwater.core.storage import translated
 from headwater.sources.postgres.decode.copy_format import decode_copy
 from headwater.sources.postgres.decode.relations import CapturedTable
-from headwater.sources.postgres.rows.column_attributes import Attribute, ColumnSnapshot, look
+from headwater.sources.postgres.rows.column_attributes import Attribute, ColumnSnapshot, read_columns
 from headwater.sources.postgres.rows.toast_fill import KeySet
 from headwater.sources.postgres.rows.toast_pending import PendingChanges, keys_condition
 from headwater.sources.postgres.server.connection import Connection, identifier, literal
@@ -139,7 +139,7 @@ class SnapshotChunk:
     """Whether the selected rows are void, because the table was truncated or rewritten since the chunk was begun."""
     is_void: bool = False
     """Whether the rows may have been selected too early, and must be selected again."""
-    held: PendingChanges = field(default_factory=PendingChanges)
+    pending: PendingChanges = field(default_factory=PendingChanges)
     """Changes in the stream since the chunk was begun, of rows that the log does not have: they lack values that the chunk may
     have."""
     found: Future[Selected] | None = None
@@ -223,10 +223,10 @@ class Chunks:
                 # The lock prevents a rename and the detaching of a partition; a partition may still be attached.
                 columns, partitions = self._columns(table), self._partitions(table)
                 visible = Visible.parse(self._connection.value("SELECT pg_current_snapshot()::text"))
-                self._connection.rows("SAVEPOINT held")
+                self._connection.rows("SAVEPOINT copying")
                 selected = self._selected(chunk, name, condition, visible)
                 if selected.is_cut:  # the COPY was canceled; the savepoint keeps the locks
-                    self._connection.rows("ROLLBACK TO held")
+                    self._connection.rows("ROLLBACK TO copying")
                 is_same = has_name(self._connection, oid, name) and self._partitions(table) == partitions
             finally:
                 self._connection.rows("ROLLBACK")
@@ -248,20 +248,22 @@ class Chunks:
         if not is_before(visible, request):  # else the chunk is selected again later
             parts = self._connection.copied(f"COPY ({statement}) TO STDOUT")
         if not chunk.table.key or request.prune:
-            return Selected([], visible, None, *self._kept(parts))
+            return Selected([], visible, None, *self._spool(parts))
         lines, is_cut = _bounded(parts)
         last = _last_key(lines[-1], chunk.table) if is_cut or len(lines) == rows else None
         return Selected(lines, visible, last, is_cut=is_cut)
 
     def _columns(self, table: CapturedTable) -> tuple[Attribute, ...]:
         return (
-            look(self._connection, [table.relation.oid]).get(table.relation.oid, ColumnSnapshot()).attributes
+            read_columns(self._connection, [table.relation.oid])
+            .get(table.relation.oid, ColumnSnapshot())
+            .attributes
         )
 
     def _partitions(self, table: CapturedTable) -> dict[int, int | None]:
         return attached_partitions(self._connection, table.relation.oid) if table.divided else {}
 
-    def _kept(self, parts: Iterator[list[bytes]]) -> tuple[IO[bytes], list[int]]:
+    def _spool(self, parts: Iterator[list[bytes]]) -> tuple[IO[bytes], list[int]]:
         with translated(str(self._folder)):
             self._folder.mkdir(parents=True, exist_ok=True)
             file = tempfile.TemporaryFile(dir=self._folder, prefix="snapshot-")  # noqa: SIM115
@@ -367,7 +369,7 @@ def rest_of(chunk: SnapshotChunk) -> SnapshotRequest | None:
 
 def rows_of(chunk: SnapshotChunk, schema: pa.Schema, stamps: Stamps) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a chunk whose mark has come, without rows whose key was in the stream since the chunk was begun. Rows
-    with pending changes (`SnapshotChunk.held`) are yielded with these changes applied."""
+    with pending changes (`SnapshotChunk.pending`) are yielded with these changes applied."""
     assert chunk.found is not None
     selected = chunk.found.result()
     for lines in selected.blocks():
@@ -380,8 +382,8 @@ def rows_of(chunk: SnapshotChunk, schema: pa.Schema, stamps: Stamps) -> Iterator
             if changed.any():
                 batch = batch.filter(pc.invert(pa.array(changed)))
         batch = adapt(located(batch, stamps), schema)
-        if chunk.held.rows:
-            batch = chunk.held.put_into(batch, chunk.table, selected.visible.sees)
+        if chunk.pending.rows:
+            batch = chunk.pending.apply_to(batch, chunk.table, selected.visible.sees)
         if batch.num_rows:
             yield batch
 

@@ -63,7 +63,7 @@ def check_still(copier: Connection, now: Connection, tables: Sequence[Captured])
     rewritten, dropped, renamed, or with other partitions."""
     oids = [table.state.oid for table in tables]
     if copier.rows(_FILES, oids) != now.rows(_FILES, oids):
-        raise SessionEndedError("a table was emptied or rewritten just before it was copied")
+        raise SessionEndedError("a table was truncated or rewritten just before it was copied")
 
 
 def name_of(connection: Connection, oid: int) -> str:
@@ -74,7 +74,7 @@ def name_of(connection: Connection, oid: int) -> str:
         oid,
     )
     if not rows:
-        raise SourceRefusedError(f"there is no table with oid {oid} any more", sqlstate=GONE[0])
+        raise SourceRefusedError(f"the table with oid {oid} was dropped", sqlstate=GONE[0], oid=oid)
     return identifier(*rows[0])
 
 

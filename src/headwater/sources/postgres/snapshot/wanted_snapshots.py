@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headwater.sources.base import Position
 from headwater.sources.postgres.decode.relations import CapturedTable
-from headwater.sources.postgres.rows.toast_pending import KEYS_MAX, Key, Lack, keys_of
+from headwater.sources.postgres.rows.toast_pending import KEYS_MAX, IncompleteRows, Key, keys_of
 from headwater.sources.postgres.server.connection import lsn_text
 from headwater.sources.postgres.server.publications import Captured
 from headwater.sources.postgres.session_state import SessionContext
@@ -39,7 +39,7 @@ class WantedSnapshots:
         self.requests: list[SnapshotRequest] = []
         """Requests for whole tables and parts of them, in the order in which they are selected."""
         self.is_paused = False
-        self._lacking: dict[str, dict[Key, None]] = {}
+        self._pending_keys: dict[str, dict[Key, None]] = {}
         """Keys of single rows that lack values, by table."""
         self._passed_over: dict[int, str] = {}
         """By oid of a resumed table: the mark up to which its changes in the stream are skipped."""
@@ -60,10 +60,10 @@ class WantedSnapshots:
             if request.since == UNKNOWN or request.prune:
                 self._awaited[request.table] = self.mark()
         self.is_paused = bool(position.get("paused"))
-        self._at.standing.missing = dict(position.get("missing", {}))
+        self._at.progress.missing = dict(position.get("missing", {}))
         for table, keys in position.get("lacking", {}).items():
             if table in names:
-                self._lacking[table] = dict.fromkeys(map(tuple, keys))
+                self._pending_keys[table] = dict.fromkeys(map(tuple, keys))
 
     def remembered(self) -> dict[str, Any]:
         """Return the fields for the position of the commit under way."""
@@ -71,8 +71,8 @@ class WantedSnapshots:
         return {
             "snapshots": [request.to_json() for request in self.requests],
             "paused": self.is_paused,
-            "missing": self._at.standing.missing,
-            "lacking": {table: list(map(list, keys)) for table, keys in self._lacking.items() if keys},
+            "missing": self._at.progress.missing,
+            "lacking": {table: list(map(list, keys)) for table, keys in self._pending_keys.items() if keys},
         }
 
     def note(self) -> None:
@@ -83,10 +83,10 @@ class WantedSnapshots:
     def is_noted(self) -> bool:
         """Whether the last position contains all requests, and names all stopped tables. The changes of a stopped table in the
         stream are skipped, and would be lost if a later position did not name the table."""
-        named = (self._at.standing.position or {}).get("stopped", [])
+        named = (self._at.progress.position or {}).get("stopped", [])
         return self._noted and named == sorted(self._at.tables.stopped)
 
-    def have_noted(self) -> None:
+    def ensure_noted(self) -> None:
         """Write a mark if the last position lacks a change: the mark causes a commit even if the stream has no other
         transaction."""
         if not self.is_noted and not self._is_noting:
@@ -99,19 +99,19 @@ class WantedSnapshots:
         """Request snapshots of tables for a new slot at `position`. Rows that their topics have already are from before the
         slot, and are replaced."""
         for table in tables:
-            when = f"before {lsn_text(position)}, since the slot was lost"
-            self._begin_anew(table, when, settled=settled)
+            when = f"before {lsn_text(position)}, because the slot was lost"
+            self._restart(table, when, settled=settled)
 
-    def _begin_anew(self, table: Captured, when: str, *, settled: bool = False) -> None:
+    def _restart(self, table: Captured, when: str, *, settled: bool = False) -> None:
         if table.is_outbox:
-            self._at.standing.miss(table, when)
+            self._at.progress.miss(table, when)
             self.note()
         elif self._at.history.is_empty(table.topic):
             self.request([table], settled=settled)
         elif table.is_keyed:
             self.request([table], replace=True, settled=settled)
         else:
-            self._at.standing.miss(table, when)
+            self._at.progress.miss(table, when)
             self.note()
 
     def request(
@@ -134,11 +134,11 @@ class WantedSnapshots:
         ]
         self.note()
 
-    def take_up(self, table: Captured) -> None:
+    def resume_table(self, table: Captured) -> None:
         """Resume a table whose changes were skipped, with a new snapshot. Its changes in the stream from before now are
         skipped, too: they may have columns that the topic could not take, and the snapshot has their result."""
         self.requests = [request for request in self.requests if request.table != str(table)]
-        self._begin_anew(table, "while it was stopped")
+        self._restart(table, "while it was stopped")
         if table.is_outbox:
             return
         self._passed_over[table.state.oid] = self.mark()
@@ -156,7 +156,7 @@ class WantedSnapshots:
             horizon = int(now) % XID_SPAN
         self.requests = [request for request in self.requests if request.table != name or request.prune]
         self.requests.append(SnapshotRequest(name, replace=replace_all, since=UNKNOWN, horizon=horizon))
-        self._lacking.pop(name, None)
+        self._pending_keys.pop(name, None)
         self._awaited[name] = self.mark()
         self.note()
 
@@ -174,28 +174,30 @@ class WantedSnapshots:
 
     # --- single rows -------------------------------------------------------------------------------------------------
 
-    def lacks(self, lack: Lack, table: CapturedTable, under_way: SnapshotRequest | None) -> None:
+    def request_rows(
+        self, incomplete: IncompleteRows, table: CapturedTable, under_way: SnapshotRequest | None
+    ) -> None:
         """Request whole rows in place of changes that are skipped because they lack values. `under_way`: the request of the
         chunk in progress."""
         name = table.relation.table
         if any(one.table == name and one.is_whole and one != under_way for one in self.requests):
             return  # the whole table will be copied
-        wanted = self._lacking.setdefault(name, {})
-        keys = lack.keys(table, KEYS_MAX)
+        wanted = self._pending_keys.setdefault(name, {})
+        keys = incomplete.keys(table, KEYS_MAX)
         if keys is not None and len(every := wanted | dict.fromkeys(keys)) <= KEYS_MAX:
-            self._lacking[name] = every
+            self._pending_keys[name] = every
         else:
             self.requests.append(SnapshotRequest(name))
-            del self._lacking[name]
+            del self._pending_keys[name]
 
     def emptied(self, table: str) -> None:
         """Remove the requests for single rows of a table that was truncated."""
-        if self._lacking.pop(table, {}):
+        if self._pending_keys.pop(table, {}):
             self.note()
 
-    def are_had(self, batch: pa.RecordBatch, table: CapturedTable, name: str) -> None:
+    def discard_keys(self, batch: pa.RecordBatch, table: CapturedTable, name: str) -> None:
         """Remove the requests for single rows that were emitted."""
-        wanted = self._lacking.get(name)
+        wanted = self._pending_keys.get(name)
         if wanted and table.key:
             for key in keys_of(batch, table):
                 wanted.pop(key, None)
@@ -238,7 +240,7 @@ class WantedSnapshots:
         mark is awaited."""
         if self._passed_over or self._awaited:
             return None
-        for table, keys in self._lacking.items():
+        for table, keys in self._pending_keys.items():
             if keys:
                 return SnapshotRequest(table, keys=tuple(keys))
         return self.requests[0] if self.requests and not self.is_paused else None
@@ -249,13 +251,13 @@ class WantedSnapshots:
 
     def is_last_word(self, request: SnapshotRequest) -> bool:
         """Whether no single rows of the table are requested, so that the request can be settled before its rows are emitted."""
-        return request.prune or not self._lacking.get(request.table)
+        return request.prune or not self._pending_keys.get(request.table)
 
     def forget(self, request: SnapshotRequest) -> None:
         """Remove a request."""
         self.note()
         if request.keys:
-            self._lacking.pop(request.table, None)
+            self._pending_keys.pop(request.table, None)
         elif request in self.requests:
             self.requests.remove(request)
 
@@ -265,8 +267,8 @@ class WantedSnapshots:
             assert chunk.found is not None
             if chunk.found.result().is_cut:
                 return  # the keys of rows that were not selected remain requested
-            wanted = self._lacking.get(chunk.request.table, {})
-            for key in set(chunk.request.keys) - chunk.held.again:
+            wanted = self._pending_keys.get(chunk.request.table, {})
+            for key in set(chunk.request.keys) - chunk.pending.again:
                 wanted.pop(key, None)
             return
         rest = rest_of(chunk)

@@ -30,13 +30,13 @@ class Receiver:
         self._replication = replication
         self._durable = durable
         self._every_s = min(EVERY_S, timeout_ms / 3_000) if timeout_ms else EVERY_S
-        self._told, self._told_at = -1, time.monotonic()
+        self._reported, self._reported_at = -1, time.monotonic()
         self._messages: deque[bytes] = deque()
         self._bytes = 0
         self._error: SourceError | None = None
         self._changed = threading.Condition()
         self._stop = False
-        self._thread = threading.Thread(target=self._loop, name="headwater-intake", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="headwater-receiver", daemon=True)
         self._thread.start()
 
     @property
@@ -62,12 +62,12 @@ class Receiver:
             self._changed.notify()
         return taken
 
-    def tell(self, *, always: bool = False) -> None:
+    def send_status(self, *, always: bool = False) -> None:
         """Confirm the durable position to the server if it has advanced, or `always`."""
         durable = max(self._durable(), 0)
-        if always or durable > self._told:
+        if always or durable > self._reported:
             self._replication.confirm(durable, durable)
-            self._told, self._told_at = durable, time.monotonic()
+            self._reported, self._reported_at = durable, time.monotonic()
 
     def close(self) -> None:
         """Stop receiving."""
@@ -84,8 +84,8 @@ class Receiver:
                 else:
                     with self._changed:
                         self._changed.wait(min(_PAUSE_S, self._every_s))
-                if time.monotonic() - self._told_at >= self._every_s:
-                    self.tell(always=True)
+                if time.monotonic() - self._reported_at >= self._every_s:
+                    self.send_status(always=True)
         except SourceError as error:
             with self._changed:
                 self._error = error

@@ -51,7 +51,7 @@ class Underway:
         self.transaction: CapturedTransaction | None = None
         """The transaction's origin; None until the commit is received."""
 
-    def keep(self, runs: Sequence[RowRun]) -> None:
+    def add_rows(self, runs: Sequence[RowRun]) -> None:
         """Append rows to the transaction."""
         for run in runs:
             if run.messages:
@@ -64,7 +64,7 @@ class Underway:
         """Record a TRUNCATE of tables; it is void if the subtransaction `subxid` aborts."""
         self._truncates.append((len(self._pieces), frozenset(oids), subxid))
 
-    def say(self, message: LogicalMessage, subxid: int) -> None:
+    def add_message(self, message: LogicalMessage, subxid: int) -> None:
         """Record a message written in the transaction."""
         self._messages.append((message, subxid))
 

@@ -135,7 +135,7 @@ class TransactionAssembler:
             elif isinstance(message, Truncate):
                 yield from self._truncate(message.oids, _subxid(data))
             elif isinstance(message, LogicalMessage):
-                yield from self._say(message, _subxid(data))
+                yield from self._add_message(message, _subxid(data))
             elif isinstance(message, StreamStart):
                 self._inside = message.xid
                 self._streams.setdefault(message.xid, Underway(self._folder))
@@ -149,7 +149,7 @@ class TransactionAssembler:
             if self._inside is None:
                 yield from self._set_aside()
             else:  # a piece of a streamed transaction is as large as logical_decoding_work_mem
-                self._streams[self._inside].keep(self._gathering.take(self._inside))
+                self._streams[self._inside].add_rows(self._gathering.take(self._inside))
 
     def take(self) -> TransactionGroup | None:
         """Return the waiting transactions as one group, or None."""
@@ -157,7 +157,7 @@ class TransactionAssembler:
             return None
         runs, rest = _split(self._gathering.take())
         if rest:
-            self._put_aside(rest)
+            self._buffer_rows(rest)
         unit = TransactionGroup(self._end, self._xids, self._early + runs, None, self._messages, self._last)
         self._xids, self._messages, self._early = [], [], []
         return unit
@@ -182,7 +182,7 @@ class TransactionAssembler:
         if self._gathering.has_open or aside is not None or said:
             self._last = transaction
         if aside is not None and (aside.is_large or aside.truncated):
-            aside.keep(self._gathering.take())
+            aside.add_rows(self._gathering.take())
             yield self._whole(aside, transaction, [(message, transaction) for message in said])
             return
         if aside is not None:
@@ -200,7 +200,7 @@ class TransactionAssembler:
     def _commit_streamed(self, commit: StreamCommit) -> Iterator[TransactionGroup]:
         self.reached = max(self.reached, commit.end)
         underway = self._streams.pop(commit.xid, None) or Underway(self._folder)
-        underway.keep(self._gathering.take(commit.xid))
+        underway.add_rows(self._gathering.take(commit.xid))
         self._gathering.end(commit.xid, committed=True)
         self._compare(commit.end)
         transaction = CapturedTransaction(commit.xid, commit.end, commit.time_us)
@@ -249,16 +249,16 @@ class TransactionAssembler:
     def _truncate(self, oids: Sequence[int], subxid: int) -> Iterator[TransactionGroup]:
         if self._inside is not None:
             underway = self._streams[self._inside]
-            underway.keep(self._gathering.take(self._inside))
+            underway.add_rows(self._gathering.take(self._inside))
             underway.truncate(oids, subxid)
         else:
             yield from self._set_aside()
             assert self._aside is not None
             self._aside.truncate(oids, 0)
 
-    def _say(self, message: LogicalMessage, subxid: int) -> Iterator[TransactionGroup]:
+    def _add_message(self, message: LogicalMessage, subxid: int) -> Iterator[TransactionGroup]:
         if message.transactional and self._inside is not None:
-            self._streams[self._inside].say(message, subxid)
+            self._streams[self._inside].add_message(message, subxid)
         elif message.transactional:
             self._said.append(message)
         elif message.lsn >= self._known:
@@ -273,7 +273,7 @@ class TransactionAssembler:
     def _end_piece(self) -> None:
         xid, self._inside = self._inside, None
         if xid is not None and self._gathering.bytes > STREAMED_BYTES_MAX:
-            self._streams[xid].keep(self._gathering.take(xid))
+            self._streams[xid].add_rows(self._gathering.take(xid))
 
     def _abort(self, message: StreamAbort) -> None:
         if message.xid == message.subxid:
@@ -288,12 +288,12 @@ class TransactionAssembler:
         if (earlier := self.take()) is not None:
             yield earlier
         if self._begun is not None:
-            self._put_aside(self._gathering.take())
+            self._buffer_rows(self._gathering.take())
 
-    def _put_aside(self, runs: list[RowRun]) -> None:
+    def _buffer_rows(self, runs: list[RowRun]) -> None:
         if self._aside is None:
             self._aside = Underway(self._folder)
-        self._aside.keep(runs)
+        self._aside.add_rows(runs)
 
 
 def _split(runs: Sequence[RowRun]) -> tuple[list[RowRun], list[RowRun]]:
