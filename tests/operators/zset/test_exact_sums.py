@@ -68,7 +68,7 @@ def test_sums_of_128_bit_values_are_exact(case: tuple[list[int], list[int] | Non
 
 
 def test_wide_values_need_four_limbs() -> None:
-    with pytest.raises(ValueError, match="four limbs"):
+    with pytest.raises(ValueError):
         s.wide_sums(np.array([0], dtype=np.uint64), np.array([5]), None, np.array([0]), 2)
 
 

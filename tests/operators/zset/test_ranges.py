@@ -196,5 +196,5 @@ def test_without_runs_nothing_is_found() -> None:
 
 def test_text_has_no_ranges() -> None:
     run = arrange_ordered(delta([((0, "a"), 1)], [pa.int64(), pa.string()]), [0], [ASCENDING])
-    with pytest.raises(TypeError, match="cannot be of type string"):
+    with pytest.raises(TypeError):
         one_probe(last_upto, [run], 4)

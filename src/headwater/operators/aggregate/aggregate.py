@@ -339,7 +339,7 @@ def combine(spec: AggregateSpec, delta: Delta) -> pa.RecordBatch:
     Rows combined from parts of a delta may be concatenated in any order; `step_combined` applies them.
     """
     if not spec.combinable:
-        raise ValueError("values that can be taken back must be seen one by one")
+        raise ValueError("partial sums support no functions that need every value to retract one")
     if not len(delta):
         return Delta.empty(spec.state).rows
     batch = GroupedRows(delta.rows, delta.weights, group(delta.rows, len(delta), range(spec.width)))
@@ -530,7 +530,7 @@ def _overflow(
     where = ", ".join(f"{column} = {value!r}" for column, value in key.items())
     return ArithmeticOverflowError(
         f"{name} does not fit its type",
-        detail=f"the group is {where}" if key else "it is over all rows",
+        detail=f"the group is {where}" if key else "the aggregate is over all rows",
         hint="cast the argument to a wider type, such as DECIMAL(38, 0) or DOUBLE",
         function=name,
         key=key,

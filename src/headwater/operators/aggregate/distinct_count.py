@@ -44,7 +44,7 @@ class DistinctCount:
 
     def __post_init__(self) -> None:
         if not 4 <= self.precision <= 24:
-            raise ValueError(f"there are no {2**self.precision} registers here")
+            raise ValueError(f"{2**self.precision} registers are not supported")
 
     def __repr__(self) -> str:
         return f"DistinctCount(precision={self.precision})"

@@ -38,7 +38,9 @@ class FrequentItems:
 
     def __post_init__(self) -> None:
         if not 1 <= self.wanted <= self.tracked:
-            raise ValueError(f"{self.wanted} of {self.tracked} values cannot be told")
+            raise ValueError(
+                f"{self.wanted} frequent values need at least as many tracked values, not {self.tracked}"
+            )
 
     @property
     def repeatable(self) -> bool:

@@ -66,7 +66,7 @@ class Quantiles:
 
     def __post_init__(self) -> None:
         if not summed_up(self.kind):
-            raise TypeError(f"values of type {self.kind} have no summary")
+            raise TypeError(f"quantiles of type {self.kind} are not supported")
 
     @property
     def repeatable(self) -> bool:

@@ -66,7 +66,7 @@ class RangeJoinSpec:
 
     def __post_init__(self) -> None:
         if self.join.shows_right and self.ends:
-            raise ValueError("a right row that is shown by itself is shown with its end")
+            raise ValueError("a right row without a match needs its end")
 
     @property
     def join(self) -> JoinSpec:

@@ -261,6 +261,7 @@ class _Search:
             hint="make its alternatives exclude each other, bound its quantifiers, or add WITHIN",
             pattern=ground.spec.text,
             key=key,
+            reason="too-many-steps",
         )
 
 

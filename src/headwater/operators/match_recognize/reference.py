@@ -68,9 +68,10 @@ def _parts(partitions: Partitions, automaton: Automaton, spec: MatchSpec) -> Ite
     if longest > 8 * rows_max:
         raise EvaluationError(
             f"matching the pattern {spec.text} takes too much memory",
-            detail=f"it has {len(automaton):,} variables, written out, and a partition has {longest:,} rows",
+            detail=f"it expands to {len(automaton):,} variables, and a partition has {longest:,} rows",
             hint="use smaller bounds in its quantifiers, or smaller partitions",
             pattern=spec.text,
+            reason="too-much-memory",
         )
     first = 0
     while first < len(partitions):

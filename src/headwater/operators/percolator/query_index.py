@@ -210,7 +210,7 @@ class QueryIndex:
                 places.append(its)
                 asked.append((self._payloads[one], row[its] + begin))
         if asked:
-            assert self._holds is not None, "predicates need somebody to ask"
+            assert self._holds is not None, "an index with predicates needs a function that evaluates them"
             for its, answer in zip(places, self._holds(asked, documents), strict=True):
                 kept[its] = answer
                 score[its] += 1.0
