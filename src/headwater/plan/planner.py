@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -141,7 +141,7 @@ class Plan:
     fingerprint: str
     """Fingerprint of the graph: state with another fingerprint belongs to a different graph."""
     refuse: Refuse = field(compare=False, repr=False)
-    """`refuse(node, reason, hint=...)` raises an error that underlines the part of the SQL from which a graph node was
+    """`refuse(node, message, hint=..., **facts)` raises an error that underlines the part of the SQL from which a graph node was
     made."""
     hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Metadata columns that the graph reads, by topic."""
@@ -380,8 +380,10 @@ class Planner:
             if name.lower() in seen:
                 refuser(query)(
                     pinned,
-                    f"the view would have two columns named {name!r}",
-                    hint="give one of them another name with AS",
+                    f"the view has two columns named {name!r}",
+                    hint="rename one of them with AS",
+                    reason="column-twice",
+                    name=name,
                 )
             seen[name.lower()] = name
         types = [self.catalyst.arrow_type(a.dataType()) for a in attributes]
@@ -402,7 +404,12 @@ def _fold_plan(
     """Return the plan of a fold, which does not need Spark."""
     definition = functions.declared().get(fold.name.lower())
     if definition is None or fold.topic not in relations:
-        raise StatementError(f"there is no fold {fold.name!r} of topic {fold.topic!r}", hint="ws.fold(...)")
+        raise StatementError(
+            f"there is no fold {fold.name!r} of topic {fold.topic!r}",
+            hint="declare it: ws.fold(...)",
+            fold=fold.name,
+            topic=fold.topic,
+        )
     schema = relations[fold.topic].schema
     root, shown = graph(fold, schema, definition, functions)
     return Plan(
@@ -477,8 +484,9 @@ def _refuse_moving_times(query: QueryText) -> None:
                 query.source or query.text,
                 query.start + kind_of.start,
                 query.start + told.end,
-                f"{kind_of.text} '{told.text}' depends on the current time, so the view would change without any new record",
-                hint="use a column, such as the topic's time column",
+                f"{kind_of.text} '{told.text}' depends on the current time, so the view would change without new records",
+                hint="use a column, such as the time column of the topic",
+                reason="depends-on-time",
             )
 
 
@@ -537,11 +545,11 @@ def _dataset(catalyst: Catalyst, parsed: Jvm, query: QueryText) -> Jvm:
 def refuser(query: QueryText) -> Refuse:
     """Return a function that rejects a Catalyst node with an error that underlines the SQL from which the node was parsed."""
 
-    def refuse(node: Jvm, reason: str, *, hint: str | None = None) -> NoReturn:
+    def refuse(node: Jvm, message: str, *, hint: str | None = None, **facts: Any) -> NoReturn:
         start, end = _place(node)
         if start is None or end is None:
-            raise StatementError(reason, detail=f"in {readable(node)[:200]}", hint=hint)
-        raise _pointing(query, start, end, reason, hint)
+            raise StatementError(message, detail=f"in {readable(node)[:200]}", hint=hint, **facts)
+        raise _pointing(query, start, end, message, hint, **facts)
 
     return refuse
 
@@ -559,7 +567,7 @@ def _hidden(roots: Iterable[g.Node]) -> dict[str, tuple[str, ...]]:
 
 
 def _node_refuser(query: QueryText, origins: Mapping[int, tuple[g.Node, Jvm]]) -> Refuse:
-    def refuse(node: g.Node, reason: str, *, hint: str | None = None) -> NoReturn:
+    def refuse(node: g.Node, message: str, *, hint: str | None = None, **facts: Any) -> NoReturn:
         plan = origins[id(node)][1]
         match kind(plan):
             case "Join" | "Filter":
@@ -568,17 +576,18 @@ def _node_refuser(query: QueryText, origins: Mapping[int, tuple[g.Node, Jvm]]) -
                 told = plan.windowExpressions().head()
             case _:
                 told = plan
-        refuser(query)(plan if told is None else told, reason, hint=hint)
+        refuser(query)(plan if told is None else told, message, hint=hint, **facts)
 
     return refuse
 
 
-def _pointing(query: QueryText, start: int, end: int, reason: str, hint: str | None) -> StatementError:
+def _pointing(
+    query: QueryText, start: int, end: int, message: str, hint: str | None, **facts: Any
+) -> StatementError:
     """Return an error that underlines `start` to `end`, which are positions in the text that was passed to Spark."""
     at = spelled(query.text).original
-    return pointing(
-        query.source or query.text, query.start + at(start), query.start + at(end), reason, hint=hint
-    )
+    text = query.source or query.text
+    return pointing(text, query.start + at(start), query.start + at(end), message, hint=hint, **facts)
 
 
 def _place(node: Jvm) -> tuple[int | None, int | None]:
@@ -605,7 +614,7 @@ def statement_error(query: QueryText, error: Exception) -> HeadwaterError:
     if first.startswith("[") and "] " in first:
         first = first.split("] ", 1)[1]
     first = f"Spark: {first.split(' SQLSTATE:')[0].rstrip('.; ')}"
-    facts = {}
+    facts = {"condition": error.getCondition()}
     if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
         facts["missing"] = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
         first = f"there is no topic or view {facts['missing']}"
@@ -619,15 +628,13 @@ def statement_error(query: QueryText, error: Exception) -> HeadwaterError:
 def _no_window(query: QueryText, column: str) -> StatementError:
     """Return the error for `window_time` of a column that the query itself does not create with window(): Spark supports no
     other."""
-    reason = (
-        f"{column} is not made by window() in this query, and only of such a window is there a window_time"
-    )
-    hint = f"have the view that makes it give its time too: SELECT {column}, window_time({column}) AS t, ..."
+    message = f"window_time() takes a window that the same query makes with window(), and {column} is none"
+    hint = f"add the time to the view that makes the window: SELECT {column}, window_time({column}) AS t, ..."
     text = spelled(query.text).text
     called = re.search(rf"\bwindow(_time)?\s*\(\s*(\w+\s*\.\s*)?`?{column}\b`?[^()]*\)", text, re.IGNORECASE)
     if called is None:
-        return StatementError(reason, hint=hint)
-    return _pointing(query, called.start(), called.end(), reason, hint)
+        return StatementError(message, hint=hint, reason="window-time")
+    return _pointing(query, called.start(), called.end(), message, hint, reason="window-time")
 
 
 def _placed(query: QueryText, error: PySparkException, first: str, message: str) -> StatementError:
@@ -653,13 +660,13 @@ def _hint(query: QueryText, refusal: str) -> str | None:
     if (function := _NO_FUNCTION.match(refusal)) is not None:
         if (respelled := respelled_function(query.text, words, function[1])) is not None:
             return respelled
-        return "Spark has no such function; ws.function(...) declares one of yours"
+        return "no function of Spark or of this workspace has this name; ws.function(...) declares one"
     name = next(iter(hidden_among(re.findall(r"`(\w+)` cannot be resolved", refusal))), None)
     if name is None:
         return None
     if name == "_op":
-        return "_op is a column of topics with a primary key; a view has it if its SELECT names it"
-    return f"{name} is a column of topics; a view has it if its SELECT names it, and USING hides it: join with ON"
+        return "_op is a metadata column of topics with a primary key; a view has it if its SELECT names it"
+    return f"{name} is a metadata column of topics; a view has it if its SELECT names it, and USING hides it: join with ON"
 
 
 def _computes_moments(node: g.Node) -> bool:

@@ -183,8 +183,9 @@ class _Match:
                 self._query,
                 part.start,
                 part.end,
-                "WITHIN is a time between rows, and they are not in the order of one",
-                "ORDER BY a column of type TIMESTAMP first, ascending",
+                "WITHIN needs rows ordered by time",
+                "write ORDER BY with a TIMESTAMP column first, ascending",
+                reason="within-without-time",
             )
         typed = [(name, made.typed[number]) for (name, _), number in zip(measures, measured, strict=True)]
         attributes, told = self._shown(rows, partition, order, shown, typed)
@@ -275,8 +276,10 @@ class _Match:
                     self._query,
                     clause.place.start,
                     clause.place.end,
-                    f"the matches would have two columns named {each.name!r}",
+                    f"the result has two columns named {each.name!r}",
                     "give the measure another name",
+                    reason="column-twice",
+                    name=each.name,
                 )
             seen.add(each.name.lower())
         return [a.withNullability(True) for a in attributes], tuple(told)
@@ -302,8 +305,9 @@ class _Match:
                 self._query,
                 part.start,
                 part.end,
-                "PARTITION BY is of columns",
-                "compute it before: FROM (SELECT *, ... AS k FROM t) MATCH_RECOGNIZE (PARTITION BY k ...",
+                "PARTITION BY takes only columns",
+                "compute the value in a subquery: FROM (SELECT *, ... AS k FROM t) MATCH_RECOGNIZE (PARTITION BY k ...",
+                reason="partition-by-expression",
             )
         return parsed
 
@@ -318,8 +322,9 @@ class _Match:
                 self._query,
                 part.start,
                 part.end,
-                "WITHIN is a constant interval of days, hours, minutes and seconds",
-                "WITHIN INTERVAL 30 MINUTES",
+                "WITHIN takes a constant interval of days, hours, minutes and seconds, greater than zero",
+                "write WITHIN INTERVAL 30 MINUTES",
+                reason="within-not-constant",
             )
         return span
 
@@ -364,7 +369,9 @@ class _Expressions:
         whole = self._typed(read)
         if whole.dataType().typeName() != "boolean":
             self._refuse(
-                read.written, f"a condition is true or false, and this is a {whole.dataType().sql()}"
+                read.written,
+                f"a condition must be BOOLEAN, and this is {whole.dataType().sql()}",
+                reason="condition-not-boolean",
             )
         parts = list(conjuncts(whole))
         early = [self._is_symbol(part, variable) for part in parts]
@@ -413,7 +420,13 @@ class _Expressions:
         try:
             type_ = self._c.arrow_type(e.dataType())
         except TypeError as error:
-            self._refuse(e, f"values of type {error} cannot be kept in views", hint="cast it to another type")
+            self._refuse(
+                e,
+                f"a view cannot store values of type {error}",
+                hint="cast it to another type",
+                reason="unsupported-type",
+                type=str(error),
+            )
         column = None
         if kind(e) == "AttributeReference":
             column = next((i for i, a in enumerate(attributes) if identity(a) == identity(e)), None)
@@ -429,7 +442,12 @@ class _Expressions:
         analysed = Determinism(c, self._refuse).pinned(c.dataset(project).queryExecution().analyzed())
         found = (find(e, _is_aggregate) for e in items(analysed.expressions()))
         if (other := next((e for e in found if e is not None), None)) is not None:
-            self._refuse(other, "patterns have the aggregates of Spark alone", hint="max(A.x)")
+            self._refuse(
+                other,
+                "only aggregates of Spark can be used in patterns",
+                hint="max(A.x)",
+                reason="udf-aggregate-in-pattern",
+            )
         return items(analysed.projectList())[0].child()
 
     def _leaf_of(self, number: int, each: k.Input) -> Jvm:

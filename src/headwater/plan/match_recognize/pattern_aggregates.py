@@ -137,8 +137,10 @@ class Folding:
             name = items(call.called.nameParts())[-1] if kind(call.called) == "UnresolvedFunction" else called
             self._refuse(
                 call.called,
-                f"{name} has no form over the rows of a match",
-                hint="array_agg(A.x) has all values, for functions of arrays",
+                f"{name} is not supported over the rows of a match",
+                hint="use array_agg(A.x) and a function of arrays",
+                reason="unsupported-aggregate",
+                function=name,
             )
         collected = self._c.call(
             "transform", [values, self._c.lambda_of(self._renamed(children_of(function)[0], named), _VALUE)]

@@ -66,14 +66,16 @@ class ExpressionReader:
         if name in _SUBQUERIES:
             self._scope.refuse(
                 e,
-                "a pattern looks at rows of its relation alone",
-                hint="join the relation with it before: FROM (SELECT ...)",
+                "a pattern can read only rows of its relation",
+                hint="join before MATCH_RECOGNIZE: FROM (SELECT ...)",
+                reason="subquery-in-pattern",
             )
         if name in ("WindowExpression", "UnresolvedWindowExpression"):
             self._scope.refuse(
                 e,
-                "a pattern has no windows",
+                "window functions are not supported in patterns",
                 hint="use PREV, NEXT, FIRST, LAST, or an aggregate of a variable",
+                reason="window-in-pattern",
             )
         if name in NAMES and not is_bound(e, bound):
             return self._column(e, read, is_condition)
@@ -110,7 +112,12 @@ class ExpressionReader:
                 return k.Classify(self._scope.classified(e))
             case "match_number":
                 if self._scope.arguments(e):
-                    self._scope.refuse(e, "MATCH_NUMBER takes no arguments", hint="MATCH_NUMBER()")
+                    self._scope.refuse(
+                        e,
+                        "MATCH_NUMBER takes no arguments",
+                        hint="MATCH_NUMBER()",
+                        reason="match-number-arguments",
+                    )
                 return k.MatchNumber()
         return (
             self._aggregates.aggregate(e, called, is_final) if is_aggregate(self._scope.catalyst, e) else None

@@ -66,19 +66,24 @@ def check_shown(spec: PercolatorSpec) -> None:
     for name in names:
         if names.count(name) > 1:
             raise SchemaError(
-                f"matches would have the column {name!r} twice", hint="leave it out of show = '...'"
+                f"the matches would have two columns named {name!r}",
+                hint="leave it out of show = '...'",
+                reason="column-twice",
+                name=name,
             )
 
 
 def _relation(name: str, relations: Mapping[str, Relation]) -> Relation:
     found = relations.get(name)
     if found is None or not len(found.hidden):
-        what = "is a view" if found is not None else "is not there"
+        what = "is a view" if found is not None else "does not exist"
         raise UsageError(
-            f"standing queries are asked of the records of a topic, and {name!r} {what}",
-            hint="a TOPIC sink makes a topic of a view's rows"
+            f"standing queries match documents of a topic; {name!r} {what}",
+            hint="create a TOPIC sink for the view, and use its topic"
             if found is not None
             else f"CREATE TOPIC {name} (...)",
+            reason="not-a-topic",
+            name=name,
         )
     return found
 
@@ -89,10 +94,11 @@ def _check_queries(queries: Relation) -> None:
     wrong = [f.name for f in QUERIES if types.get(f.name) != f.type]
     if queries.append_only or wrong or len(queries.versions.key if queries.versions else ()) != 1:
         raise SchemaError(
-            f"topic {queries.name!r} is there and cannot hold stored queries"
-            + (f": {wrong[0]} is not as they have it" if wrong else ""),
-            hint="name another one: WITH (queries = '...')",
+            f"topic {queries.name!r} exists and cannot hold stored queries"
+            + (f": column {wrong[0]} is missing or has another type" if wrong else ""),
+            hint="name another topic: WITH (queries = '...')",
             topic=queries.name,
+            reason="not-a-query-topic",
         )
 
 
@@ -124,7 +130,7 @@ class _Check:
             except HeadwaterError as error:
                 why = reason(error) if isinstance(error, StatementError) else error.message
                 raise EvaluationError(
-                    f"stored query {record['id']!r} cannot be understood: {why}", reason=why
+                    f"stored query {record['id']!r} is invalid: {why}", reason=why, id=record["id"]
                 ) from error
         return pa.array(np.ones(len(rows), np.bool_))
 

@@ -187,8 +187,9 @@ class _Parsed:
         if whole % each:
             self._refuse(
                 call,
-                "the size of a cumulative window is a multiple of its step",
-                hint=f"another step, or another size: {_USES[_CUMULATE]}",
+                "the size of a cumulative window must be a multiple of its step",
+                hint=f"change the step or the size: {_USES[_CUMULATE]}",
+                reason="cumulate-size",
             )
         if whole == each:
             return self._called(call, "window", [time, self._literal(whole)])
@@ -205,7 +206,7 @@ class _Parsed:
         arguments = items(call.arguments())
         if len(arguments) != 3:
             told = f"{name} takes {_TAKES[name]}, not {len(arguments)} arguments"
-            self._refuse(call, told, hint=_USES[name])
+            self._refuse(call, told, hint=_USES[name], reason="argument-count", function=name)
         return arguments
 
     def _duration(self, call: Jvm, expression: Jvm, which: str) -> int:
@@ -214,8 +215,9 @@ class _Parsed:
         if micros is None or micros <= 0:
             self._refuse(
                 expression if _is_placed(expression) else call,
-                f"the {which} of a cumulative window is an interval above zero, in days or less",
-                hint=f"'5 minutes' or INTERVAL '5' MINUTE: {_USES[_CUMULATE]}",
+                f"the {which} of a cumulative window must be a constant interval greater than zero, of days or smaller units",
+                hint=f"write '5 minutes' or INTERVAL '5' MINUTE: {_USES[_CUMULATE]}",
+                reason=f"cumulate-{which}",
             )
         return micros
 

@@ -82,15 +82,15 @@ class VersionedNames(RelationNames):
         found = self._found(relation, parts[0])
         return None if found is None else self._shown(*found, [plan.alias()] if aliased else parts)
 
-    def _found(self, told: Jvm, name: str) -> tuple[str, Opened] | None:
+    def _found(self, place: Jvm, name: str) -> tuple[str, Opened] | None:
         """Return the versions of a topic and their name; None for an unknown topic, which Spark reports."""
         known = self._versions.get(name.lower())
         if known is None:
             return None
         self.met.add(known[0])
         if not isinstance(known[1], Opened):
-            reason, hint = known[1]
-            self._refuse(told, reason, hint=hint)
+            message, hint = known[1]
+            self._refuse(place, message, hint=hint, reason="no-versions", name=known[0])
         return versions_of(known[0]), known[1]
 
     def _opened(self, travel: _Travel) -> tuple[tuple[str, Opened] | None, str]:
@@ -109,13 +109,19 @@ class VersionedNames(RelationNames):
         else:
             join = kind(plan.joinType())
             if join in ("UsingJoin", "NaturalJoin"):
-                self._refuse(travel.plan, "a join AS OF the time of a row has a condition ON", hint=_FORM)
+                self._refuse(
+                    travel.plan,
+                    "a join FOR SYSTEM_TIME AS OF a column needs ON",
+                    hint=_FORM,
+                    reason="as-of-without-on",
+                )
             if join not in _JOINS:
                 told = plan.joinType().sql().lower()
                 self._refuse(
                     travel.plan,
-                    f"a {told} join AS OF the time of a row has no meaning for versions that no row is of",
-                    hint="JOIN and LEFT JOIN have the versions on their right side",
+                    f"a {told} join FOR SYSTEM_TIME AS OF a column is not supported: versions without a row on the other side have no time",
+                    hint="use JOIN or LEFT JOIN with the versions on the right side",
+                    reason="as-of-join-type",
                 )
             found, qualifier = self._opened(travel)
             if found is None:
@@ -134,8 +140,9 @@ class VersionedNames(RelationNames):
         if _refers(wanted):
             self._refuse(
                 travel.plan,
-                "AS OF the time of another relation's rows belongs to a join with that relation, on its right side",
+                "FOR SYSTEM_TIME AS OF a column of another relation needs a join with that relation, on its right side",
                 hint=_FORM,
+                reason="as-of-without-join",
             )
         found, qualifier = self._opened(travel)
         if found is None:
@@ -161,7 +168,12 @@ class VersionedNames(RelationNames):
         end = stop.get() if stop.isDefined() else None
         clause = next((clause for clause in self._spelled.quoted if clause.end == end), None)
         if clause is None:
-            self._refuse(travel.plan, "versions are read FOR SYSTEM_TIME AS OF a time", hint=_FORM)
+            self._refuse(
+                travel.plan,
+                "versions are read FOR SYSTEM_TIME AS OF a time",
+                hint=_FORM,
+                reason="as-of-version",
+            )
         text = self._spelled.text
         # padded with blanks, so that Spark's error positions refer to the whole query
         padded = _NOT_A_NEWLINE.sub(" ", text[: clause.start]) + text[clause.start : clause.end]
@@ -185,6 +197,6 @@ def _refers(expression: Jvm) -> bool:
 def view_without_versions(name: str) -> Unversioned:
     """Return the reason why a view has no versions."""
     return (
-        f"view {name!r} has no versions: those of a topic with a PRIMARY KEY can be read",
-        "ws.query(..., as_of=tick) reads a view as it was",
+        f"view {name!r} has no versions: only a topic with a PRIMARY KEY has",
+        "ws.query(..., as_of=tick) reads a view at an earlier tick",
     )

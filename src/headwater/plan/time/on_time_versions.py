@@ -100,10 +100,10 @@ def settle_versions(context: TimingContext, plan: Jvm) -> None:
     if context.policy.emits:
         for mention in context.version_mentions:
             if not any(join.mention is mention for join in context.as_of_joins):
-                _refuse_changing(context, mention, f"rows of {mention.relation} can be taken back")
+                _refuse_changing(context, mention, f"rows of {mention.relation} can be retracted", None)
             if not any(join.mention is mention for join in settled):
-                told = f"{_VALID_TO} of {mention.relation} changes when the next version comes"
-                _refuse_changing(context, mention, told)
+                why = f"{_VALID_TO} of {mention.relation} changes with the next version"
+                _refuse_changing(context, mention, why, _VALID_TO)
     if len(settled) < len(context.as_of_joins):
         return  # rows of one join may be input of the next, and change when a version ends
     # the optimizer may reorder joins: the longest retention that one of them needs applies to all
@@ -117,14 +117,16 @@ def settle_versions(context: TimingContext, plan: Jvm) -> None:
             context.expire("Join", join.end, topics, max(0, slack - join.bounds.most))
 
 
-def _refuse_changing(context: TimingContext, mention: VersionMention, why: str) -> None:
+def _refuse_changing(context: TimingContext, mention: VersionMention, why: str, column: str | None) -> None:
     if context.policy.options.late == "correct":
         return
     context.refuse(
         mention.plan,
-        f"{context.policy.told} and EMIT ON WINDOW CLOSE make a view to which rows are only ever added, and {why}",
-        hint="join the version that is valid at a row's own time, and do not show when it ends; or leave one of "
-        "the two out",
+        f"{context.policy.told} with EMIT ON WINDOW CLOSE makes the view append-only, and {why}",
+        hint="join the version that is valid at the time of the row, and do not use the end of versions; or leave one of the two out",
+        reason="not-append-only",
+        relation=mention.relation,
+        uses=column,
     )
 
 

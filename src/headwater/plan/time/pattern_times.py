@@ -59,13 +59,18 @@ def time_match(context: TimingContext, plan: Jvm) -> TimedNode:
 
 def _untimed_match(context: TimingContext, plan: Jvm, below: TimedNode, spec: MatchSpec) -> TimedNode:
     c = context.catalyst
-    hint = "ORDER BY the topic's WATERMARK column first, ascending"
+    hint = "write ORDER BY with the topic's WATERMARK column first, ascending"
     if below.stream is not None:
-        reason = "is for rows that come too late, and these are not matched in the order of their event time"
-        context.refuse(plan, f"{context.policy.told} {reason}", hint=f"{hint}; or leave the option out")
+        reason = "applies to late rows, and this pattern is not ordered by event time"
+        context.refuse(
+            plan,
+            f"{context.policy.told} {reason}",
+            hint=f"{hint}; or leave the option out",
+            reason="not-in-event-time-order",
+        )
     if spec.timeouts:
-        reason = "watermarks say that a time is over, and these rows are not matched in the order of their event time"
-        context.refuse(plan, f"EMIT TIMEOUTS: {reason}", hint=hint)
+        reason = "times out by watermarks, and this pattern is not ordered by event time"
+        context.refuse(plan, f"EMIT TIMEOUTS {reason}", hint=hint, reason="timeouts-not-in-event-time-order")
     return TimedNode(plan.withNewChildren(c.seq([narrowed(c, plan.child(), below)])))
 
 
