@@ -18,6 +18,7 @@ from headwater.core.settings import LogSettings
 from headwater.engine.tick import tick_engine
 from headwater.engine.tick.listener import Listener
 from headwater.state.base_ticks import Bases
+from tests.raising import raises
 from tests.serving.test_changes import OneTick
 
 pytestmark = pytest.mark.slow
@@ -254,11 +255,10 @@ def test_a_tick_whose_records_are_gone_is_refused_by_naming_what_is_there(
     for since in range(5, 8):
         fill(ws, since)
         later.append((ws.run().tick, contents(ws)))
-    with pytest.raises(
-        hw.TickNotKeptError, match=r"records that 'spent' was made from were removed"
-    ) as refused:
+    with raises(
+        hw.TickNotKeptError, reason="history-removed", view="spent", tick=1, first_available=base.tick
+    ):
         ws.view("spent").read(as_of=1)
-    assert "orders partition 0 offset" in str(refused.value)
     for tick, then in later:
         assert sorted(map(str, ws.view("spent").read(as_of=tick).to_pylist())) == then["spent"]
         assert sorted(map(str, ws.view("by_country").read(as_of=tick).to_pylist())) == then["by_country"]
@@ -279,7 +279,7 @@ def test_a_tick_that_compaction_has_blurred_is_refused(
         ticks.append(ws.run().tick)
     assert ws.view("s").read(as_of=ticks[0]).to_pylist() == [{"s": 0}]
     assert ws.maintain().rows_compacted == 2
-    with pytest.raises(hw.TickNotKeptError, match="compaction has removed records of topic 't'"):
+    with raises(hw.TickNotKeptError, reason="compacted", topic="t", tick=ticks[0]):
         ws.view("s").read(as_of=ticks[0])
     assert ws.view("s").read().to_pylist() == [{"s": 2}]
     assert ws.verify().ok
@@ -358,7 +358,7 @@ def test_a_view_that_has_stopped_keeps_its_base_until_it_goes_on(open_ws: Open, 
 
 def test_what_would_be_made_from_less_is_refused(open_ws: Open, clock: ManualClock) -> None:
     ws = with_history_removed(open_ws, clock)
-    with pytest.raises(hw.UsageError, match="records that view 'spent' was made from were removed"):
+    with raises(hw.UsageError, reason="history-removed", view="spent"):
         ws.sql(
             "CREATE OR REPLACE MATERIALIZED VIEW spent AS SELECT customer, sum(amount) + 0 AS s, "
             "max(amount) AS m FROM orders GROUP BY customer"
@@ -369,7 +369,7 @@ def test_what_would_be_made_from_less_is_refused(open_ws: Open, clock: ManualClo
     ws.run()
     clock.advance("2 hours")
     ws.maintain()
-    with pytest.raises(hw.UsageError, match="topic 'n' cannot be altered so"):
+    with raises(hw.UsageError, reason="history-removed", view="most"):
         ws.sql("ALTER TOPIC n ALTER COLUMN v TYPE BIGINT")
     assert ws.view("most").read().to_pylist() == [{"v": 9}]
 
