@@ -32,15 +32,15 @@ class Copied:
     def why(self) -> str:
         """Reason why no column is the subject's."""
         if self.subject is None:
-            return f"column {self.column!r} may be made of private values of several subjects"
-        return f"column {self.column!r} is made of values that are private by {self.subject}, which is not among the columns"
+            return f"column {self.column!r} may be computed from private values of several subjects"
+        return f"column {self.column!r} is computed from values that are PRIVATE BY {self.subject}, which is not a column of the result"
 
     @property
     def remedy(self) -> str:
         """Advice for the author of the query."""
         if self.subject is None:
-            return f"leave {self.column} out, or group by the column that says whose values they are"
-        return f"add {self.subject} to the SELECT as it is (and to its GROUP BY), or leave {self.column} out"
+            return f"leave {self.column} out, or group by the column of the data subject"
+        return f"add {self.subject} to the SELECT (and to its GROUP BY), or leave {self.column} out"
 
 
 def copied_by_view(

@@ -261,8 +261,8 @@ def wait_for(
             return None
         if deadline is not None and room.clock.steady_ms() > deadline:
             raise LogTimeoutError(
-                f"the running engine did not get there within {timeout_ms:.0f} ms",
-                hint="`headwater status` says how far it is behind",
+                f"the running engine did not reach this position within {timeout_ms:.0f} ms",
+                hint="`headwater status` shows how far it is behind",
             )
         threading.Event().wait(0.01)
 
@@ -382,7 +382,7 @@ class Runner:
         try:
             self._room.listener().ticked(report, manifest)
         except Exception as error:  # noqa: BLE001 - the listener is the user's
-            self._listening.failed(error, "the engine goes on; mend `ticked` of the listener")
+            self._listening.failed(error, "the engine continues; correct `ticked` of the listener")
         else:
             self._listening.works()
 

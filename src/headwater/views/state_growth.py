@@ -55,7 +55,7 @@ def told(
     """Return a description of what bounds the state of a graph, or what it grows with; `expiring` as for `kept`."""
     parts = list(kept(root, sources, expiring))
     if not parts:
-        return "none: each row is looked at alone"
+        return "none: each row is processed alone"
     whole = together(part.extent for part in parts)
     if whole.topics:
         most = next(p for p in parts if p.extent.topics)
@@ -106,9 +106,10 @@ def refuse_growth(plan: Plan, known: Mapping[str, Extent]) -> None:
             grows = ", ".join(sorted(part.extent.topics))
             plan.refuse(
                 part.node,
-                f"the state of this view would grow with {grows}, and state = 'bounded' forbids it: "
-                f"it keeps {part.what}",
+                f"the state of this view would grow with {grows}, which state = 'bounded' does not allow: it keeps {part.what}",
                 hint=f"{part.instead}; or leave state = 'bounded' out",
+                reason="unbounded-state",
+                topics=sorted(part.extent.topics),
             )
 
 
@@ -124,8 +125,10 @@ def refuse_growth_above(
             if not part.extent.bounded:
                 grows = ", ".join(sorted(part.extent.topics))
                 raise UsageError(
-                    f"view {unit.name!r} has state = 'bounded', and with this {name!r} it would grow with {grows}",
+                    f"view {unit.name!r} has state = 'bounded', and its state would grow with {grows} after this change of {name!r}",
                     detail=f"{unit.name} keeps {part.what}",
                     hint=f"replace {unit.name} first, without state = 'bounded'",
                     view=unit.name,
+                    reason="unbounded-state",
+                    topics=sorted(part.extent.topics),
                 )
