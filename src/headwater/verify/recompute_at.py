@@ -159,7 +159,7 @@ class PastRelations:
         definition = self._definitions.get(name)
         if definition is None:
             raise ViewUnavailableError(
-                f"view {name!r} was no part of tick {self._moment.tick}",
+                f"view {name!r} was not part of tick {self._moment.tick}",
                 hint="read a later tick",
                 view=name,
                 status="missing",

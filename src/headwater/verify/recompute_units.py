@@ -96,10 +96,11 @@ class PastUnits:
         topic."""
         if name not in self._moment.positions:
             raise TickNotKeptError(
-                f"tick {self._moment.tick} does not cover topic {name!r}: no view that was part of it read it",
-                hint="read the topic as it is, without as_of",
+                f"tick {self._moment.tick} does not cover topic {name!r}: no view of that tick read it",
+                hint="read the topic without as_of",
                 tick=self._moment.tick,
                 topic=name,
+                reason="topic-not-read",
             )
         return self._moment.positions[name]
 
@@ -113,13 +114,13 @@ class PastUnits:
         for partition, info in self._log.partitions(name).items():
             if ends.get(partition, info.end) < info.compacted_to:
                 raise TickNotKeptError(
-                    f"tick {self._moment.tick} can no longer be computed: compaction has removed records of topic "
-                    f"{name!r} that were current then",
-                    detail=f"partition {partition} can be told from offset {info.compacted_to} on",
+                    f"tick {self._moment.tick} can no longer be computed: compaction has removed records of topic {name!r} that were current at that tick",
+                    detail=f"partition {partition} can be computed from offset {info.compacted_to} on",
                     hint="newer ticks can be read",
                     tick=self._moment.tick,
                     topic=name,
                     first_available=info.compacted_to,
+                    reason="compacted",
                 )
 
     def on_base(self, name: str) -> pa.Table:
@@ -214,12 +215,13 @@ class PastUnits:
             f"{t} partition {p} offset {first}" for t, ps in firsts.items() for p, first in ps.items()
         )
         return TickNotKeptError(
-            f"tick {self._moment.tick} can no longer be computed: records that {name!r} was made from were removed",
+            f"tick {self._moment.tick} can no longer be computed: records that {name!r} was built from have been removed",
             detail=f"the first still available: {told}",
             hint="read a newer tick" if base is None else f"tick {base.tick} and newer ones can be read",
             tick=self._moment.tick,
             view=name,
             first_available=base.tick if base is not None else None,
+            reason="history-removed",
         )
 
 

@@ -121,12 +121,12 @@ def _difference(has: pa.Table, past: PastRelations, name: str) -> str | None:
 
 
 def _problem(tick: int, wrong: str) -> str:
-    return f"built anew, it is not what its SELECT gives at tick {tick}: {wrong}"
+    return f"the shadow build differs from its SELECT at tick {tick}: {wrong}"
 
 
 def _not_compared(tick: int, error: str) -> str:
     return (
-        f"built anew, it could not be compared with its SELECT at tick {tick}, tried {TRIES} times: {error}"
+        f"the shadow build could not be compared with its SELECT at tick {tick}, after {TRIES} tries: {error}"
     )
 
 
@@ -145,7 +145,7 @@ class Comparing:
         self._log = log
         self._tries = Tries()
         self._hold = hold
-        self._component = Component(log.faults, "background", "comparison of views built anew")
+        self._component = Component(log.faults, "background", "comparison of shadow builds")
         self._thread: threading.Thread | None = None
 
     def look(self, manifest: Manifest | None) -> None:
@@ -172,7 +172,7 @@ class Comparing:
             self._hold(manifest, self._tries)
         except Exception as error:  # noqa: BLE001 - reported
             if not self._tries.stop.is_set():
-                self._component.failed(error, "the comparison is begun again by itself")
+                self._component.failed(error, "the comparison is retried automatically")
                 self._tries.stop.wait(REST_S)
         else:
             self._component.works()

@@ -66,7 +66,7 @@ def outside(
             name, ties = low.schema.names[column], ordered[0][1]
             if (odd := misstated(frequent[column], values[0], values[1], ties)) is not None:
                 told = ordered[0][0].slice(odd, 1).to_pylist()[0]
-                return f"values of {name} that are not there so often, such as in {told}"
+                return f"values of {name} that are less frequent than reported, such as in {told}"
             values = counts_by_place(frequent[column], values[0], values[1])
         for parts in zip(*_elements(values), strict=True):
             cuts = np.cumsum([len(part) for part in parts])[:-1]
@@ -78,8 +78,7 @@ def outside(
             wrong = np.flatnonzero(_less(have, least) | _less(most, have))
             if len(wrong):
                 shown = [
-                    f"{ordered[0][0].slice(int(orders[0][i]), 1).to_pylist()[0]} where it must lie between "
-                    f"{parts[1][int(orders[1][i])].as_py()} and {parts[2][int(orders[2][i])].as_py()}"
+                    f"{ordered[0][0].slice(int(orders[0][i]), 1).to_pylist()[0]}, which must be between {parts[1][int(orders[1][i])].as_py()} and {parts[2][int(orders[2][i])].as_py()}"
                     for i in wrong[:_SHOWN]
                 ]
                 name = low.schema.names[column]
