@@ -320,7 +320,7 @@ def test_records_stay_while_a_view_is_built_from_all_of_them_again(open_ws: Open
         ws.topic("t").append([{"k": 1, "v": 1}] * 5)
         ws.run()
     clock.advance("2 hours")
-    ws._views.let_go()
+    ws._views.release_records()
     assert ws.path is not None
     for file in (ws.path / "state" / "runs").iterdir():
         file.unlink()

@@ -1,4 +1,4 @@
-"""What bounds the state of a view: read off its operators alone, refused where it was asked to be bounded, and told."""
+"""What bounds the state of a view: read off its operators alone, refused where it was asked to be bounded, and bound_text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import headwater as hw
 from headwater.engine.dataflow.facets.kept_state import Extent
 from headwater.operators import graph as g
-from headwater.views.state_growth import kept, rows, told, topic_extent
+from headwater.views.state_growth import bound_text, kept, rows, topic_extent
 from tests.raising import raises
 from tests.sql.test_sql_support import declarations, table
 
@@ -101,8 +101,8 @@ def test_state_that_the_watermark_passes_does_not_grow() -> None:
     below = g.Map(join(CLICKS, ORDERS), (), ROW)
     root = g.AggregateNode(below, 1, (function("count"),), counted)
     expiring = {id(root): frozenset({"clicks"}), id(below.input): frozenset({"clicks"})}
-    assert told(root, KNOWN).startswith("grows with clicks")
-    assert told(root, KNOWN, expiring) == (
+    assert bound_text(root, KNOWN).startswith("grows with clicks")
+    assert bound_text(root, KNOWN, expiring) == (
         "bounded by time: it keeps the rows of clicks, for later rows of the other side, until the "
         "watermark of clicks has passed, and bounded by orders"
     )
@@ -156,7 +156,7 @@ def test_how_many_rows_an_operator_has(node: g.Node, extent: Extent) -> None:
     ],
 )
 def test_what_bounds_it_is_told_in_words(root: g.Node, said: str) -> None:
-    assert told(root, KNOWN) == said
+    assert bound_text(root, KNOWN) == said
 
 
 # --- in a workspace --------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ _EXCLUDED = (
     "MergeScalarSubqueries",
     "MergeSubplans",
 )
-_KEPT_ANEW = {"moments": "\nmoments in long sums"}
+_NEW_LAYOUTS = {"moments": "\nmoments in long sums"}
 """Suffix of the graph's shape for functions whose state layout differs from earlier releases."""
 _IN_ORDER = "\nmoments of sorted rows"
 """Suffix of the graph's shape where moments of rows are computed differently than in earlier releases: retractions would
@@ -245,7 +245,7 @@ class Planner:
             return self._plan(query, relations, policy, "exact")
         late = tuple(self._late(query, relations, part) for part in timed.late)
         shape = _COUNTED.sub("", f"{graph_text(root)}\n{schema_text(schema)}") + "\n".join(_numbered(query))
-        shape += "".join(kept for function, kept in _KEPT_ANEW.items() if f"kind={function!r}" in shape)
+        shape += "".join(kept for function, kept in _NEW_LAYOUTS.items() if f"kind={function!r}" in shape)
         if any(_computes_moments(node) for node in g.walk(root)):
             shape += _IN_ORDER
         return Plan(
@@ -473,18 +473,18 @@ def _refuse_moving_times(query: QueryText) -> None:
     """Reject literals such as TIMESTAMP 'now': Spark replaces them by the current time when it parses the query, without a
     trace in the plan."""
     words = words_of(query.text)
-    for kind_of, told in pairwise(words):
+    for kind_of, literal in pairwise(words):
         if (
             kind_of.is_name
             and kind_of.text.lower() in _TYPED
-            and told.kind == "string"
-            and SOON.match(told.text)
+            and literal.kind == "string"
+            and SOON.match(literal.text)
         ):
             raise pointing(
                 query.source or query.text,
                 query.start + kind_of.start,
-                query.start + told.end,
-                f"{kind_of.text} '{told.text}' depends on the current time, so the view would change without new records",
+                query.start + literal.end,
+                f"{kind_of.text} '{literal.text}' depends on the current time, so the view would change without new records",
                 hint="use a column, such as the time column of the topic",
                 reason="depends-on-time",
             )
@@ -571,12 +571,12 @@ def _node_refuser(query: QueryText, origins: Mapping[int, tuple[g.Node, Jvm]]) -
         plan = origins[id(node)][1]
         match kind(plan):
             case "Join" | "Filter":
-                told = plan.condition() if kind(plan) == "Filter" else option(plan.condition())
+                place = plan.condition() if kind(plan) == "Filter" else option(plan.condition())
             case "Window":
-                told = plan.windowExpressions().head()
+                place = plan.windowExpressions().head()
             case _:
-                told = plan
-        refuser(query)(plan if told is None else told, message, hint=hint, **facts)
+                place = plan
+        refuser(query)(plan if place is None else place, message, hint=hint, **facts)
 
     return refuse
 

@@ -79,8 +79,8 @@ class StandingDefinition:
             options["backfill"] = "FALSE"
         if self.allow_scans:
             options["allow_scans"] = "TRUE"
-        told = ", ".join(f"{name} = {value}" for name, value in options.items())
-        return f" WITH ({told})" if told else ""
+        listed = ", ".join(f"{name} = {value}" for name, value in options.items())
+        return f" WITH ({listed})" if listed else ""
 
 
 @dataclass(frozen=True)

@@ -259,8 +259,8 @@ class PastRelations:
             rows = [
                 (topic, Delta.of(batch_of(table := free_table(part), table.schema))) for topic, part in parts
             ]
-            told = told_of(rows, definition.late)
-            self._units.give(f"{definition.name}.{LATE_NAME}", pa.Table.from_batches([told.rows]))
+            late = told_of(rows, definition.late)
+            self._units.give(f"{definition.name}.{LATE_NAME}", pa.Table.from_batches([late.rows]))
         return made
 
     def _hidden(self, definition: ViewDefinition, source: str) -> tuple[str, ...]:

@@ -156,8 +156,8 @@ class PastUnits:
                 runs[slot.name].append(run)
             if last:
                 for derived in unit.derived if isinstance(unit, ViewCollection) else ():
-                    told = derived.rows(runs[derived.contents.name])
-                    self.give(derived.name, expanded(told, derived.schema, derived.name))
+                    delta = derived.rows(runs[derived.contents.name])
+                    self.give(derived.name, expanded(delta, derived.schema, derived.name))
                 return expanded(unit.rows(runs[unit.contents.name]), unit.schema, name)
             at, rows = target, BACKFILL_ROWS
 
@@ -211,12 +211,12 @@ class PastUnits:
             for t in part.begins
             if t in there
         }
-        told = ", ".join(
+        places = ", ".join(
             f"{t} partition {p} offset {first}" for t, ps in firsts.items() for p, first in ps.items()
         )
         return TickNotKeptError(
             f"tick {self._moment.tick} can no longer be computed: records that {name!r} was built from have been removed",
-            detail=f"the first still available: {told}",
+            detail=f"the first still available: {places}",
             hint="read a newer tick" if base is None else f"tick {base.tick} and newer ones can be read",
             tick=self._moment.tick,
             view=name,

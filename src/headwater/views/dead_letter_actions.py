@@ -184,8 +184,8 @@ def write_deeds(
     """Write actions, and rows of other topics, in one append. ConflictError, with nothing written, if a letter has another
     version than in `versions`, because another action was recorded, or if a topic does not end where `expect` says."""
     topic = _topic(log)
-    told = [_without_private(log, deed) for deed in deeds]
-    noted = [{name: getattr(deed, name) for name in SCHEMA.names} for deed in told]
+    stored = [_without_private(log, deed) for deed in deeds]
+    noted = [{name: getattr(deed, name) for name in SCHEMA.names} for deed in stored]
     batches = {topic.name: [conform(noted, topic)]}
     made_for = {topic.name: topic.incarnation}
     for name, batch in (rows or {}).items():

@@ -25,7 +25,7 @@ from headwater.operators import graph as g
 from headwater.plan.planner import Plan
 from headwater.state.base_ticks import Bases
 from headwater.state.manifest import Manifest, ViewState
-from headwater.views.state_growth import expiring, told
+from headwater.views.state_growth import bound_text, expiring
 
 
 def explained(
@@ -40,7 +40,7 @@ def explained(
     state = manifest.views.get(view.name) if manifest else None
     facts = _declared(view, state)
     facts["arranged by"] = ", ".join(unit.schema.field(k).name for k in unit.key) or "one group"
-    facts["state"] = told(unit.plan.root, extents, expiring(unit.plan))
+    facts["state"] = bound_text(unit.plan.root, extents, expiring(unit.plan))
     facts |= _final_facts(unit.plan.root, state)
     if unit.plan.hidden:
         facts["metadata columns"] = "; ".join(
@@ -98,14 +98,14 @@ def _declared(view: ViewDefinition, state: ViewState | None) -> dict[str, str]:
 
 def _late_facts(view: ViewDefinition) -> dict[str, str]:
     """Return how late rows are handled, if the view declares it."""
-    told_of = f"left out, and recorded in {view.name}.{LATE_NAME}"
+    recorded = f"left out, and recorded in {view.name}.{LATE_NAME}"
     match view.options:
         case ViewOptions(late="divert"):
-            said = f"a row that is late for its window is {told_of}"
+            said = f"a row that is late for its window is {recorded}"
         case ViewOptions(late="drop"):
             said = "a row that is late for its window is left out, and counted"
         case ViewOptions(correct_for_us=int(span)):
-            said = f"a late row changes the result until the watermark is {format_span(span)} past its window; then it is {told_of}"
+            said = f"a late row changes the result until the watermark is {format_span(span)} past its window; then it is {recorded}"
         case _ if view.emit_on_close:
             said = "a late row changes the result, and final rows too, so all windows are kept"
         case _:
@@ -168,7 +168,7 @@ def sketched(plan: Plan, evaluator: Evaluator, extents: Mapping[str, Extent]) ->
     pipeline = Dataflow(plan.root, evaluator)
     facts = {
         "columns": ", ".join(f"{f.name} {f.type}" for f in plan.schema),
-        "state": told(plan.root, extents, expiring(plan)),
+        "state": bound_text(plan.root, extents, expiring(plan)),
         **_warnings(plan),
         "graph": "\n".join(describe(pipeline, "", None)),
         "picture": "\n".join(picture(pipeline, "view")),

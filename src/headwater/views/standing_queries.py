@@ -153,8 +153,10 @@ def _one_of_many(reader: StoredQueryReader, row: Mapping[str, Any]) -> dict[str,
     try:
         return _record(reader, _GivenQuery(**row))
     except HeadwaterError as error:
-        told = f"query {row['id']!r} is invalid: {error.message}"
-        raise type(error)(told, detail=error.detail, hint=error.hint, **error.facts, id=row["id"]) from error
+        message = f"query {row['id']!r} is invalid: {error.message}"
+        raise type(error)(
+            message, detail=error.detail, hint=error.hint, **error.facts, id=row["id"]
+        ) from error
 
 
 _ROW = 'such as {"id": "spark", "query": "title:spark", "owner": "ann"}'

@@ -49,7 +49,7 @@ def kept(
             yield replace(part, extent=extent)
 
 
-def told(
+def bound_text(
     root: g.Node, sources: Mapping[str, Extent], expiring: Mapping[int, frozenset[str]] | None = None
 ) -> str:
     """Return a description of what bounds the state of a graph, or what it grows with; `expiring` as for `kept`."""

@@ -117,7 +117,7 @@ class ViewDeclarations:
         """Declare a user's function; the next run rebuilds views that use a changed function, or that stopped because it was
         missing."""
         for view in declare(self._udf_declarations):
-            renew(self._log, view, beside=False)
+            renew(self._log, view, shadow=False)
         self.resume([name])
 
     def resume(self, functions: Sequence[str]) -> None:
@@ -127,7 +127,7 @@ class ViewDeclarations:
         views = definitions(self._log)
         for view in stopped_for(self._store.latest_whole(), functions):
             if view in views:
-                renew(self._log, view, beside=False)
+                renew(self._log, view, shadow=False)
 
     def hold(self, topic: str) -> None:
         """Retain every record of a topic that views read until the next tick releases it, because an alteration may change
@@ -172,7 +172,7 @@ class ViewDeclarations:
 
     def rebuild(self, name: str, *, verify: bool = True) -> list[str]:
         """Rebuild a view, and those that read it, as shadow builds in the next run; return their names."""
-        return renew(self._log, self._names.spelled(name), beside=True, verify=verify)
+        return renew(self._log, self._names.spelled(name), shadow=True, verify=verify)
 
     def old(self, name: str, *, drop: bool = False) -> int | None:
         """Return the last tick of the version from before a rebuild, as long as it is kept; with `drop`, stop keeping it."""

@@ -65,9 +65,9 @@ class FrequentItems:
 
     def merge(self, states: Sequence[pa.Array], owners: Ints, count: int) -> list[pa.Array]:
         counts, sizes = flattened(states[1])
-        told = np.asarray(states[2].fill_null(0), dtype=np.int64)
+        bounds = np.asarray(states[2].fill_null(0), dtype=np.int64)
         errors = np.zeros(count, dtype=np.int64)
-        np.add.at(errors, owners, told)
+        np.add.at(errors, owners, bounds)
         present = np.bincount(owners[np.asarray(states[2].is_valid())], minlength=count) > 0
         return self._kept(states[0].flatten(), counts, np.repeat(owners, sizes), errors, count, present)
 

@@ -162,9 +162,9 @@ class Quantiles:
         present = sizes > 0
         made = [listed(found.values, sizes, present)]
         for lane, usual in ((found.gaps, 1), (found.slacks, 0)):
-            told = np.zeros(count, dtype=np.bool_)
-            told[found.owners[lane != usual]] = True
-            made.append(listed(lane[told[found.owners]], np.where(told, sizes, 0), present))
+            differs = np.zeros(count, dtype=np.bool_)
+            differs[found.owners[lane != usual]] = True
+            made.append(listed(lane[differs[found.owners]], np.where(differs, sizes, 0), present))
         return made
 
     def _thinned(self, found: _Summaries, count: int) -> _Summaries:
@@ -200,11 +200,11 @@ def summed_up(kind: pa.DataType) -> bool:
 
 def _filled(cells: pa.Array, sizes: Ints, usual: int) -> Ints:
     """Return the numbers of all tuples; a cell without numbers has the value `usual` throughout."""
-    told, own = flattened(cells)
-    if not len(told):
+    values, own = flattened(cells)
+    if not len(values):
         return np.full(int(sizes.sum()), usual, dtype=np.int64)
     made = np.full(int(sizes.sum()), usual, dtype=np.int64)
-    made[np.repeat(own > 0, sizes)] = told
+    made[np.repeat(own > 0, sizes)] = values
     return made
 
 

@@ -86,8 +86,8 @@ def _finished(
     )
     node: g.Node = g.AggregateNode(below.node, len(keys), own, schema, customs=customs)
     if again:
-        told = ", ".join([*(f.text for f in own), *(f"{x.text} [{x.signature}]" for x in customs)])
-        node = g.Regroup(below.node, tuple(range(len(keys))), told, node, schema, whole=not keys)
+        text = ", ".join([*(f.text for f in own), *(f"{x.text} [{x.signature}]" for x in customs)])
+        node = g.Regroup(below.node, tuple(range(len(keys))), text, node, schema, whole=not keys)
     finals = [*keys, *(result_of(context, a) for a in plain), *values]
     return with_results(context, Lowered(node, attributes), finals, grouping.results)
 

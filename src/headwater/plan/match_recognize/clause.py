@@ -75,7 +75,7 @@ def matched_by(plan: Jvm, catalyst: Catalyst) -> g.RowPattern:
     return found
 
 
-def numbered_anew(
+def renumbered(
     catalyst: Catalyst, plan: Jvm, matching: g.RowPattern, output: Sequence[Jvm], child: Jvm
 ) -> Jvm:
     """Return a copy of a plan node with another pattern, output and child; the child must have the same columns."""
@@ -188,7 +188,7 @@ class _Match:
                 reason="within-without-time",
             )
         typed = [(name, made.typed[number]) for (name, _), number in zip(measures, measured, strict=True)]
-        attributes, told = self._shown(rows, partition, order, shown, typed)
+        attributes, output = self._shown(rows, partition, order, shown, typed)
         spec = k.MatchSpec(
             schema=c.arrow_schema(output_of(rows)),
             partition=tuple(dict.fromkeys(partition)),
@@ -198,7 +198,7 @@ class _Match:
             expressions=tuple(made.specs),
             conditions=numbered,
             measures=tuple(measured),
-            shown=told,
+            shown=output,
             rows=clause.rows,
             skip=k.Skip(clause.skip, None if clause.skip_to is None else clause.variables(clause.skip_to)),
             within=within,
@@ -259,18 +259,18 @@ class _Match:
             own = [next(i for i, a in enumerate(given) if a.name().lower() == name.lower()) for name in names]
             first += [place for place in dict.fromkeys(order) if place in own and place not in first]
             rest = [place for place in own if place not in first]
-        told = [k.Shown(given[place].name(), "column", place) for place in first]
+        output = [k.Shown(given[place].name(), "column", place) for place in first]
         attributes = [given[place].newInstance() for place in first]
         for number, (name, expression) in enumerate(measures):
-            told.append(k.Shown(name, "measure", number))
+            output.append(k.Shown(name, "measure", number))
             attributes.append(c.alias(expression, name).toAttribute())
-        told += [k.Shown(given[place].name(), "column", place) for place in rest]
+        output += [k.Shown(given[place].name(), "column", place) for place in rest]
         attributes += [given[place].newInstance() for place in rest]
         if clause.timeouts:
-            told.append(k.Shown(TIMED_OUT, "timed out"))
+            output.append(k.Shown(TIMED_OUT, "timed out"))
             attributes.append(c.alias(module(c.expressions, "Literal").apply(False), TIMED_OUT).toAttribute())
         seen: set[str] = set()
-        for each in told:
+        for each in output:
             if each.name.lower() in seen:
                 raise pointed(
                     self._query,
@@ -282,7 +282,7 @@ class _Match:
                     name=each.name,
                 )
             seen.add(each.name.lower())
-        return [a.withNullability(True) for a in attributes], tuple(told)
+        return [a.withNullability(True) for a in attributes], tuple(output)
 
     # --- texts -----------------------------------------------------------------------------------------------------
 

@@ -165,15 +165,15 @@ class Folding:
     def _fold(self, function: Jvm, values: Jvm, named: dict[int, Jvm]) -> Jvm:
         buffers = items(function.aggBufferAttributes())
         names = [f"b{i}" for i in range(len(buffers))]
-        told = named | {
+        renamed = named | {
             identity(b): self._c.variable(_SO_FAR, n) for b, n in zip(buffers, names, strict=True)
         }
         first = [
             self._c.expressions.KnownNullable(value) if buffer.nullable() else value
             for buffer, value in zip(buffers, items(function.initialValues()), strict=True)
         ]
-        updates = [self._renamed(e, told) for e in items(function.updateExpressions())]
-        result = self._renamed(function.evaluateExpression(), told)
+        updates = [self._renamed(e, renamed) for e in items(function.updateExpressions())]
+        result = self._renamed(function.evaluateExpression(), renamed)
         return self._c.expressions.ArrayAggregate(
             values,
             self._struct(names, first),

@@ -56,8 +56,8 @@ def match_graph(standing: StandingDefinition, relations: Mapping[str, Relation],
     )
     check_shown(spec)
     records = _source(queries, changelog_of(queries.name), QUERIES.names, _HIDDEN, append_only=True)
-    told = f"{standing.sql}, by meaning {MEANING}"
-    return g.Percolate(source, _checked(records, reader), told, spec.output, spec, backfill=standing.backfill)
+    text = f"{standing.sql}, by meaning {MEANING}"
+    return g.Percolate(source, _checked(records, reader), text, spec.output, spec, backfill=standing.backfill)
 
 
 def check_shown(spec: PercolatorSpec) -> None:

@@ -138,12 +138,12 @@ def _parsed(text: str) -> exp.Expr:
 
 def _misread(text: str, error: SqlglotError) -> StatementError:
     """Return the error for a text that cannot be parsed, pointing at the place of the mistake."""
-    told: dict[str, Any] = (getattr(error, "errors", None) or [{}])[0]
-    marked, lines = str(told.get("highlight") or ""), text.split("\n")
-    place = (told.get("line") or len(lines) + 2) - 2  # the condition starts on the second line
+    problem: dict[str, Any] = (getattr(error, "errors", None) or [{}])[0]
+    marked, lines = str(problem.get("highlight") or ""), text.split("\n")
+    place = (problem.get("line") or len(lines) + 2) - 2  # the condition starts on the second line
     start = len(text)
     if 0 <= place < len(lines):
-        start = sum(len(one) + 1 for one in lines[:place]) + max(0, told["col"] - len(marked))
+        start = sum(len(one) + 1 for one in lines[:place]) + max(0, problem["col"] - len(marked))
     if start >= len(text):
         start, marked = len(text.rstrip()), ""
         return pointing(
@@ -184,7 +184,7 @@ def _node(part: exp.Expr, fields: Fields) -> Node:
     field, constant = _field(column, fields), _constant(value)
     if field is None or constant is None:
         return Everything()
-    name, constant = field.name, _beside(field, constant)
+    name, constant = field.name, _in_column_type(field, constant)
     if kind is exp.EQ:
         return fields.equals(name, constant)
     if kind in (exp.GT, exp.GTE):
@@ -197,7 +197,7 @@ def _between(part: exp.Between, fields: Fields) -> Node:
     low, high = (_constant(part.args[end].unnest()) for end in ("low", "high"))
     if field is None or low is None or high is None:
         return Everything()
-    return fields.between(field.name, _beside(field, low), _beside(field, high))
+    return fields.between(field.name, _in_column_type(field, low), _in_column_type(field, high))
 
 
 def _among(part: exp.In, fields: Fields) -> Node:
@@ -205,11 +205,11 @@ def _among(part: exp.In, fields: Fields) -> Node:
     constants = [_constant(value.unnest()) for value in part.expressions]
     if field is None or not constants or any(constant is None for constant in constants):
         return Everything()
-    nodes = tuple(fields.equals(field.name, _beside(field, constant)) for constant in constants)
+    nodes = tuple(fields.equals(field.name, _in_column_type(field, constant)) for constant in constants)
     return Everything() if any(isinstance(n, Everything) for n in nodes) else Clauses(should=nodes)
 
 
-def _beside(field: Field, constant: Any) -> Any:
+def _in_column_type(field: Field, constant: Any) -> Any:
     """Convert a constant to the type in which it is compared with a column: numbers become floats for float columns."""
     is_number = isinstance(constant, int | Decimal) and not isinstance(constant, bool)
     return float(constant) if field.kind == "float" and is_number else constant

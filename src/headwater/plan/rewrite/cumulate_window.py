@@ -205,8 +205,8 @@ class _Parsed:
         name = self._name(call)
         arguments = items(call.arguments())
         if len(arguments) != 3:
-            told = f"{name} takes {_TAKES[name]}, not {len(arguments)} arguments"
-            self._refuse(call, told, hint=_USES[name], reason="argument-count", function=name)
+            message = f"{name} takes {_TAKES[name]}, not {len(arguments)} arguments"
+            self._refuse(call, message, hint=_USES[name], reason="argument-count", function=name)
         return arguments
 
     def _duration(self, call: Jvm, expression: Jvm, which: str) -> int:

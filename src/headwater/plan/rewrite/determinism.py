@@ -257,10 +257,10 @@ class Determinism:
         """Reject `CAST('now' AS TIMESTAMP)`, which is `now()`."""
         if kind(expression) not in ("Cast", "ParseToDate", "ParseToTimestamp"):
             return
-        told = children_of(expression)[0]
-        if expression.dataType().typeName() not in _TIMES or told.dataType().typeName() != "string":
+        source = children_of(expression)[0]
+        if expression.dataType().typeName() not in _TIMES or source.dataType().typeName() != "string":
             return
-        if told.foldable() and (text := self._value(told)) is not None and SOON.match(str(text)):
+        if source.foldable() and (text := self._value(source)) is not None and SOON.match(str(text)):
             self._refuse(
                 expression,
                 f"'{text}' as a time depends on the current time, so the view would change without new records",

@@ -116,10 +116,10 @@ class VersionedNames(RelationNames):
                     reason="as-of-without-on",
                 )
             if join not in _JOINS:
-                told = plan.joinType().sql().lower()
+                join_type = plan.joinType().sql().lower()
                 self._refuse(
                     travel.plan,
-                    f"a {told} join FOR SYSTEM_TIME AS OF a column is not supported: versions without a row on the other side have no time",
+                    f"a {join_type} join FOR SYSTEM_TIME AS OF a column is not supported: versions without a row on the other side have no time",
                     hint="use JOIN or LEFT JOIN with the versions on the right side",
                     reason="as-of-join-type",
                 )

@@ -69,4 +69,4 @@ _FUNCTIONS = {
 
 def unrepeatable(name: str) -> Unrepeatable | None:
     """Return why a function is not repeatable, by its Catalyst class name; None if it is repeatable."""
-    return next((told for pattern, told in _FUNCTIONS.items() if fnmatchcase(name, pattern)), None)
+    return next((known for pattern, known in _FUNCTIONS.items() if fnmatchcase(name, pattern)), None)

@@ -122,7 +122,7 @@ def _refuse_changing(context: TimingContext, mention: VersionMention, why: str, 
         return
     context.refuse(
         mention.plan,
-        f"{context.policy.told} with EMIT ON WINDOW CLOSE makes the view append-only, and {why}",
+        f"{context.policy.option} with EMIT ON WINDOW CLOSE makes the view append-only, and {why}",
         hint="join the version that is valid at the time of the row, and do not use the end of versions; or leave one of the two out",
         reason="not-append-only",
         relation=mention.relation,

@@ -14,7 +14,7 @@ from headwater.log.topic import END_OF_TIME
 from headwater.operators import graph as g
 from headwater.operators.match_recognize.match_operator import kept
 from headwater.operators.match_recognize.spec import CLOSES, Classify, MatchSpec, Navigate
-from headwater.plan.match_recognize.clause import NODE, columns_matched, matched_by, numbered_anew
+from headwater.plan.match_recognize.clause import NODE, columns_matched, matched_by, renumbered
 from headwater.plan.relations.relations import Times
 from headwater.plan.time.final_rows import closed
 from headwater.plan.time.late_rows import admitted
@@ -46,14 +46,14 @@ def time_match(context: TimingContext, plan: Jvm) -> TimedNode:
     if context.policy.emits:
         closing = replace(found, spec=replace(spec, closing=True))
         closes = c.alias(long(c, 0), CLOSES).toAttribute()
-        made = numbered_anew(c, plan, closing, [*output_of(plan), closes], child)
+        made = renumbered(c, plan, closing, [*output_of(plan), closes], child)
         # a match that waits for a missing row is final when no more rows can come
         last = c.expressions.Least(c.seq([closes, long(c, _ENDED - known.slack_us)]))
         return closed(context, TimedNode(made, times), (plus(c, last, known.slack_us), known.domain))
     if spec.timeouts:
         waits = g.Waits(tuple(sorted(known.domain)), known.slack_us)
         waiting = replace(found, spec=replace(spec, closing=True), waits=waits)
-        return TimedNode(numbered_anew(c, plan, waiting, output_of(plan), child), times)
+        return TimedNode(renumbered(c, plan, waiting, output_of(plan), child), times)
     return TimedNode(plan.withNewChildren(c.seq([child])), times)
 
 
@@ -64,7 +64,7 @@ def _untimed_match(context: TimingContext, plan: Jvm, below: TimedNode, spec: Ma
         reason = "applies to late rows, and this pattern is not ordered by event time"
         context.refuse(
             plan,
-            f"{context.policy.told} {reason}",
+            f"{context.policy.option} {reason}",
             hint=f"{hint}; or leave the option out",
             reason="not-in-event-time-order",
         )

@@ -35,7 +35,7 @@ def time_relation(context: TimingContext, plan: Jvm, relation: Relation) -> Time
     if context.policy.leaves_out and context.policy.emits and not (relation.is_stream or is_on_time):
         context.refuse(
             plan,
-            f"{context.policy.told} with EMIT ON WINDOW CLOSE makes the view append-only, and rows of {relation.name} can be retracted",
+            f"{context.policy.option} with EMIT ON WINDOW CLOSE makes the view append-only, and rows of {relation.name} can be retracted",
             hint=f"leave one of the two out, or join {relation.name} in a view over this one",
             reason="not-append-only",
             relation=relation.name,
