@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import headwater as hw
 from headwater.engine.dataflow.facets.kept_state import Extent
 from headwater.operators import graph as g
-from headwater.views.state_growth import bound_text, kept, rows, topic_extent
+from headwater.views.state_growth import bound_text, kept_states, rows, topic_extent
 from tests.raising import raises
 from tests.sql.test_sql_support import declarations, table
 
@@ -45,7 +45,7 @@ def regroup(below: g.Node, key: tuple[int, ...], *, whole: bool = False) -> g.Re
 def grows(root: g.Node) -> list[str]:
     """The topics that the state of a graph grows with."""
     found = frozenset[str]()
-    for part in kept(root, KNOWN):
+    for part in kept_states(root, KNOWN):
         found |= part.extent.topics
     return sorted(found)
 
@@ -106,16 +106,16 @@ def test_state_that_the_watermark_passes_does_not_grow() -> None:
         "bounded by time: it keeps the rows of clicks, for later rows of the other side, until the "
         "watermark of clicks has passed, and bounded by orders"
     )
-    assert [part.extent.bounded for part in kept(root, KNOWN, {id(root): frozenset({"clicks"})})] == [
+    assert [part.extent.bounded for part in kept_states(root, KNOWN, {id(root): frozenset({"clicks"})})] == [
         False,
         True,
         True,
     ]
-    assert all(part.extent.bounded for part in kept(root, KNOWN, expiring))
-    (*_, last) = kept(root, KNOWN)
+    assert all(part.extent.bounded for part in kept_states(root, KNOWN, expiring))
+    (*_, last) = kept_states(root, KNOWN)
     assert "correct_for removes closed windows" in last.instead
     closing = g.Close(CLICKS, (("clicks",), ("clicks", "taps")), ROW)
-    (part,) = kept(closing, KNOWN)
+    (part,) = kept_states(closing, KNOWN)
     assert part.extent == Extent(passing=frozenset({"clicks", "taps"}))
 
 

@@ -50,7 +50,7 @@ from headwater.plan.rewrite.determinism import SOON, Determinism
 from headwater.plan.rewrite.exact_moments import has_moments
 from headwater.plan.rewrite.metadata_column_windows import with_named_columns
 from headwater.plan.rewrite.ordered_lists import with_ordered_lists
-from headwater.plan.rewrite.relation_names import Opened, RelationNames
+from headwater.plan.rewrite.relation_names import RelationNames, RelationPlan
 from headwater.plan.rewrite.system_versions import Unversioned, VersionedNames, view_without_versions
 from headwater.plan.rewrite.udf_registration import SessionFunctions
 from headwater.plan.rewrite.unused_orders import unread_orders
@@ -284,7 +284,7 @@ class Planner:
         words = {word.text.lower() for word in words_of(query.text) if word.is_name}
         dotted = [name for name in relations if "." in name and name.lower().rpartition(".")[2] in words]
         always = NEEDED if policy.leaves_out else ()
-        opened = self._opened(words, relations, is_timed, always)
+        opened = self._relation_plans(words, relations, is_timed, always)
         names = VersionedNames(
             self.catalyst,
             opened,
@@ -333,13 +333,13 @@ class Planner:
             frame.createOrReplaceTempView(f"`{name}`")
             self._registered[name] = relation
 
-    def _opened(
+    def _relation_plans(
         self,
         words: Collection[str],
         relations: Mapping[str, Relation],
         every: bool = False,
         always: Collection[str] = (),
-    ) -> dict[str, Opened]:
+    ) -> dict[str, RelationPlan]:
         """Return the relations of which a query of these words may read metadata columns. With `every`, return each
         relation that it may read; streams have the `always` metadata columns in addition."""
         wanted = set(hidden_among(words))
@@ -351,23 +351,23 @@ class Planner:
                 opened[name] = self._open(name, relation.schema, hidden)
         return opened
 
-    def _open(self, name: str, schema: pa.Schema, hidden: Iterable[pa.Field]) -> Opened:
+    def _open(self, name: str, schema: pa.Schema, hidden: Iterable[pa.Field]) -> RelationPlan:
         """Return an empty relation of this name, with these columns followed by metadata columns."""
         full = pa.schema([*schema, *hidden])
         marks = [{SOURCE_KEY: name, COLUMN_KEY: i} for i in range(len(full))]
         empty = self._spark.sparkContext._jsc.emptyRDD()
         known = self.catalyst.struct_type(spark_schema_json(full, marks))
         frame = self.catalyst.session.createDataFrame(empty, known)
-        return Opened(frame.queryExecution().analyzed(), len(schema))
+        return RelationPlan(frame.queryExecution().analyzed(), len(schema))
 
     def _versions(
         self, query: QueryText, words: Collection[str], relations: Mapping[str, Relation]
-    ) -> dict[str, Opened | Unversioned]:
+    ) -> dict[str, RelationPlan | Unversioned]:
         """Return the relations of which a query of these words may read row versions, or why they have none."""
         if not may_read_versions(query.text):
             return {}
         named = {name: relation for name, relation in relations.items() if name.lower() in words}
-        found: dict[str, Opened | Unversioned] = {}
+        found: dict[str, RelationPlan | Unversioned] = {}
         for name, relation in named.items():
             versions = relation.versions or VersionedRelation(refusal=view_without_versions(name))
             found[name] = versions.refusal or self._open(versions_of(name), relation.schema, versions.hidden)
@@ -620,7 +620,7 @@ def statement_error(query: QueryText, error: Exception) -> HeadwaterError:
         first = f"there is no topic or view {facts['missing']}"
     if (window := _NO_WINDOW.search(first)) is not None:
         return _no_window(query, window[1])
-    found = _placed(query, error, first, message)
+    found = _underlined(query, error, first, message)
     found.facts.update(facts)
     return found
 
@@ -637,7 +637,7 @@ def _no_window(query: QueryText, column: str) -> StatementError:
     return _pointing(query, called.start(), called.end(), message, hint, reason="window-time")
 
 
-def _placed(query: QueryText, error: PySparkException, first: str, message: str) -> StatementError:
+def _underlined(query: QueryText, error: PySparkException, first: str, message: str) -> StatementError:
     """Return Spark's error with the part of the query underlined that Spark names, if any."""
     text = spelled(query.text).text
     for context in error.getQueryContext() or []:

@@ -76,7 +76,7 @@ def create_alert(words: Words, replace: bool) -> CreateAlert | CreateDefaultAler
     labels = _labels(words) if metric and words.accept("{") else {}
     words.expect("WHEN", hint=hint)
     condition = _condition(words, hint)
-    held_us = _held(words) if words.accept("FOR") else 0
+    held_us = _read_duration(words) if words.accept("FOR") else 0
     kind, options = _notify(words)
     definition = AlertDefinition(name.text, kind, options, on, metric, labels, condition, held_us)
     checked(words, name, words.before(1), lambda: check_alert(definition))
@@ -144,7 +144,7 @@ def _condition(words: Words, hint: str) -> str:
     return words.text[taken[0].start : taken[-1].end]
 
 
-def _held(words: Words) -> Microseconds:
+def _read_duration(words: Words) -> Microseconds:
     first = words.next
     text = read_string(words, words.take())
     return checked(words, first, words.before(1), lambda: parse_span_us(text), "FOR '5 minutes'")

@@ -189,7 +189,9 @@ class _Reader:
     def _ordering(self) -> tuple[OrderPart, ...]:
         parts = []
         while True:
-            whole = self._taken(lambda: self._is_part() or self._words.next.is_("ASC", "DESC", "NULLS"))
+            whole = self._read_expression(
+                lambda: self._is_part() or self._words.next.is_("ASC", "DESC", "NULLS")
+            )
             descending = self._words.accept("DESC")
             if not descending:
                 self._words.accept("ASC")
@@ -206,7 +208,7 @@ class _Reader:
         measures: dict[str, tuple[str, ClausePart]] = {}
         while True:
             start = self._words.next
-            expression = self._taken(lambda: self._words.next.is_("AS") or self._is_part())
+            expression = self._read_expression(lambda: self._words.next.is_("AS") or self._is_part())
             if not self._words.accept("AS"):
                 self._words.fail(
                     "a measure needs a name",
@@ -299,7 +301,7 @@ class _Reader:
         words = self._words
         within = None
         if words.accept("WITHIN"):
-            within = self._taken(lambda: words.next.is_("SUBSET", "DEFINE", "EMIT", ")"))
+            within = self._read_expression(lambda: words.next.is_("SUBSET", "DEFINE", "EMIT", ")"))
         emit = words.next
         timeouts = words.accept("EMIT", "TIMEOUTS")
         if timeouts and within is None:
@@ -361,7 +363,7 @@ class _Reader:
                     variable=name.text,
                 )
             words.expect("AS", hint=f"DEFINE {name.text} AS price > 10")
-            conditions[name.text.lower()] = self._taken(lambda: words.next.is_(",", ")"))
+            conditions[name.text.lower()] = self._read_expression(lambda: words.next.is_(",", ")"))
             if not words.accept(","):
                 return conditions
 
@@ -387,9 +389,9 @@ class _Reader:
         )
 
     def _until_part(self) -> ClausePart:
-        return self._taken(self._is_part)
+        return self._read_expression(self._is_part)
 
-    def _taken(self, is_over: Callable[[], bool]) -> ClausePart:
+    def _read_expression(self, is_over: Callable[[], bool]) -> ClausePart:
         """Return an expression: the words up to the first one, outside of brackets, that ends it."""
         words = self._words
         first = words.next

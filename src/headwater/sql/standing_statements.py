@@ -158,10 +158,12 @@ def _standing(words: Words, queries: str) -> StandingDefinition:
             reason="not-at-end",
             found=words.next.text,
         )
-    return checked(words, first, words.before(1), lambda: _made(topic, queries, tuple(fields), given))
+    return checked(words, first, words.before(1), lambda: _definition(topic, queries, tuple(fields), given))
 
 
-def _made(topic: str, queries: str, fields: tuple[str, ...], given: Mapping[str, Any]) -> StandingDefinition:
+def _definition(
+    topic: str, queries: str, fields: tuple[str, ...], given: Mapping[str, Any]
+) -> StandingDefinition:
     options = {name: value for name, value in given.items() if value is not None}
     known: dict[str, Any] = {}
     for name in ("accents", "backfill", "allow_scans"):

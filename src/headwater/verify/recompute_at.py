@@ -146,7 +146,7 @@ class PastRelations:
         del equal, first
         for unit, part in self._moment.parts.items():
             if name in part.begins and removed(self._log, {name: part.begins[name]}):
-                raise self._units.gone(unit, self._units.newest_base())
+                raise self._units.not_computable(unit, self._units.newest_base())
         return self._units.rows(name, schema.names)
 
     def view(self, name: str) -> pa.Table:

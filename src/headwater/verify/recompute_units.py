@@ -128,11 +128,11 @@ class PastUnits:
         unit, base = self._unit(name), self._bases.newest()
         based = base_of(self._log, unit, base) if unit is not None else None
         if unit is None or base is None or based is None or base.tick > self._moment.tick:
-            raise self.gone(name, base)
+            raise self.not_computable(name, base)
         if unit.incarnation != self._moment.parts[name].incarnation:
-            raise self.gone(name, base)
+            raise self.not_computable(name, base)
         self.on_bases.add(name)
-        runs = {slot.name: self._opened(base, base_slot(based, slot)) for slot in unit.slots}
+        runs = {slot.name: self._runs(base, base_slot(based, slot)) for slot in unit.slots}
         if isinstance(unit, ViewCollection):
             own = unit.contents.name
             runs[own] = unit.arranged(runs[own], based.record.key)
@@ -194,15 +194,15 @@ class PastUnits:
             else:
                 self.made[name] = self.rows(table_topic(name), unit.schema.names)
         now = Delta.of(batch_of(self.made[name], unit.schema))
-        then = unit.rows(self._opened(base, base.views[name].contents))
+        then = unit.rows(self._runs(base, base.views[name].contents))
         return consolidate(concat([now, then.negated()], unit.schema))
 
-    def _opened(self, base: Manifest, arrangement: str) -> list[Run]:
+    def _runs(self, base: Manifest, arrangement: str) -> list[Run]:
         refs = base.arrangements.get(arrangement, ())
         self._bases.restore(ref.file for ref in refs)
         return [self._store.open_run(ref) for ref in refs]
 
-    def gone(self, name: str, base: Manifest | None) -> TickNotKeptError:
+    def not_computable(self, name: str, base: Manifest | None) -> TickNotKeptError:
         """Return the error for a collection that can no longer be computed."""
         part = self._moment.parts[name]
         there = self._log.topics()

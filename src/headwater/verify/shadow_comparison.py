@@ -94,13 +94,13 @@ def compare_shadow_builds(
                 try:
                     wrong = _difference(has[name], past, name)
                 except Exception as error:  # noqa: BLE001 - one view must not block the others
-                    failed[name] = _in_words(error)
+                    failed[name] = _text(error)
                     continue
                 report(name, wrong, name in past.on_base)
                 problem = None if wrong is None else _problem(manifest.tick, wrong)
                 say(name, {"checked": manifest.tick} if problem is None else {"problem": problem})
     except Exception as error:  # noqa: BLE001 - the caller would otherwise retry without limit
-        failed |= dict.fromkeys(left - failed.keys(), _in_words(error))
+        failed |= dict.fromkeys(left - failed.keys(), _text(error))
     if failed and not tries.stop.is_set():
         try:
             for name in [name for name in failed if tries.fail(new[name])]:
@@ -130,7 +130,7 @@ def _not_compared(tick: int, error: str) -> str:
     )
 
 
-def _in_words(error: Exception) -> str:
+def _text(error: Exception) -> str:
     text = error.message if isinstance(error, HeadwaterError) else f"{type(error).__name__}: {error}"
     return str(text)[:_TEXT_MAX]
 
@@ -138,7 +138,7 @@ def _in_words(error: Exception) -> str:
 _TEXT_MAX = 2_000
 
 
-class Comparing:
+class ShadowComparison:
     """Compares shadow builds in a thread of its own while an engine keeps running: ticks do not wait for it."""
 
     def __init__(self, log: Log, hold: Callable[[Manifest, Tries], Any]) -> None:

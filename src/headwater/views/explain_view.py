@@ -184,7 +184,7 @@ def describe(pipeline: Dataflow, identity: str, manifest: Manifest | None) -> li
     def visit(node: g.Node, depth: int) -> None:
         lines.append("  " * depth + f"{title(node)}  [layer {layer(node)}]")
         for slot in operators[id(node)].slots:
-            lines.append("  " * (depth + 1) + "keeps " + _kept(identity, slot, manifest))
+            lines.append("  " * (depth + 1) + "keeps " + _arrangement_text(identity, slot, manifest))
         for child in node.inputs:
             visit(child, depth + 1)
 
@@ -219,7 +219,7 @@ def title(node: g.Node) -> str:
     return kind_of(node).title(node)
 
 
-def _kept(identity: str, slot: ArrangementSpec, manifest: Manifest | None) -> str:
+def _arrangement_text(identity: str, slot: ArrangementSpec, manifest: Manifest | None) -> str:
     refs = manifest.arrangements.get(f"{identity}/{slot.name}", ()) if manifest else ()
     rows, size = sum(r.rows for r in refs), sum(r.size for r in refs)
     key = column_names(slot.schema, slot.key)

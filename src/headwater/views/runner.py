@@ -33,7 +33,7 @@ from headwater.log.protocol import Log
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import STALE_AFTER_MS, Ownership, alive, claim
 from headwater.state.store import StateStore
-from headwater.verify.shadow_comparison import Comparing, Tries, compare_shadow_builds
+from headwater.verify.shadow_comparison import ShadowComparison, Tries, compare_shadow_builds
 from headwater.views.idle_partitions import IdlePartitions
 from headwater.views.pacing import Pace
 
@@ -156,11 +156,11 @@ def run(room: EngineHost, tick_rows: int | None = None) -> RunReport:
 
 def _run_to(
     room: EngineHost, ownership: Ownership, target: int, tick_rows: int | None
-) -> tuple[Engine, _Done]:
+) -> tuple[Engine, _RunTotals]:
     """Run ticks until every view has the log commit `target`."""
     options = EngineOptions(room.keep_ticks)
     engine = Engine(room.log, room.store, ownership, room.tools(), room.clock, options)
-    done, tries = _Done(room.log), Tries()
+    done, tries = _RunTotals(room.log), Tries()
     while True:
         while (report := room.tick(engine, tick_rows)) is not None:
             done.add(report)
@@ -187,7 +187,7 @@ def _compare(room: EngineHost, manifest: Manifest | None, tries: Tries) -> bool:
     return compare_shadow_builds(room.log, room.store, manifest, room.tools, report, tries)
 
 
-class _Done:
+class _RunTotals:
     """Totals over the ticks of a run."""
 
     def __init__(self, log: Log) -> None:
@@ -305,12 +305,12 @@ class Runner:
         self._companions_lock = threading.Lock()
         self._stop = threading.Event()
         self._started_ms = room.clock.steady_ms()
-        self._done = _Done(room.log)
+        self._done = _RunTotals(room.log)
         self._rejected = () if companions is None else companions.rejected()
         self._idle_partitions = IdlePartitions(room.log, room.clock)
         self._error: BaseException | None = None
         self._listening = Component(room.log.faults, "background", "listener of ticks")
-        self._comparing = Comparing(room.log, partial(_compare, room))
+        self._comparing = ShadowComparison(room.log, partial(_compare, room))
         self._ownership = room.claim() if ownership is None else ownership
         try:
             context = room.tools()

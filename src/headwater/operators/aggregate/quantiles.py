@@ -102,7 +102,7 @@ class Quantiles:
             first = np.concatenate(([True], twice[1:] != twice[:-1]))
             found = found.take(twice)
             found = _Summaries(found.owners, found.values, np.where(first, 1, found.gaps - 1), found.slacks)
-        return self._kept(self._thinned(_without_repeats(found), count), count)
+        return self._packed_state(self._thinned(_without_repeats(found), count), count)
 
     def merge(self, states: Sequence[pa.Array], owners: Ints, count: int) -> list[pa.Array]:
         values, sizes = flattened(states[0])
@@ -120,7 +120,7 @@ class Quantiles:
         part = np.repeat(number, sizes[there])
         while len(part) and part.max() > 0:
             found, part = _paired(found, part)
-        return self._kept(self._thinned(_without_repeats(found), count), count)
+        return self._packed_state(self._thinned(_without_repeats(found), count), count)
 
     def finish(self, states: Sequence[pa.Array]) -> pa.Array:
         values, sizes = flattened(states[0])
@@ -157,7 +157,7 @@ class Quantiles:
         made = pa.array(lane).cast(pa.int32() if narrow else self.kind)
         return made.view(self.kind) if narrow else made
 
-    def _kept(self, found: _Summaries, count: int) -> list[pa.Array]:
+    def _packed_state(self, found: _Summaries, count: int) -> list[pa.Array]:
         sizes = np.bincount(found.owners, minlength=count)
         present = sizes > 0
         made = [listed(found.values, sizes, present)]

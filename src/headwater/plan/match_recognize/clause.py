@@ -188,7 +188,7 @@ class _Match:
                 reason="within-without-time",
             )
         typed = [(name, made.typed[number]) for (name, _), number in zip(measures, measured, strict=True)]
-        attributes, output = self._shown(rows, partition, order, shown, typed)
+        attributes, output = self._output_columns(rows, partition, order, shown, typed)
         spec = k.MatchSpec(
             schema=c.arrow_schema(output_of(rows)),
             partition=tuple(dict.fromkeys(partition)),
@@ -208,9 +208,11 @@ class _Match:
         )
         number = len(c.matches)
         c.matches[number] = g.RowPattern(spec, tuple(made.expressions), self._text())
-        return self._made(hint, rows, number, spec, attributes)
+        return self._match_node(hint, rows, number, spec, attributes)
 
-    def _made(self, hint: Jvm, rows: Jvm, number: int, spec: k.MatchSpec, attributes: Sequence[Jvm]) -> Jvm:
+    def _match_node(
+        self, hint: Jvm, rows: Jvm, number: int, spec: k.MatchSpec, attributes: Sequence[Jvm]
+    ) -> Jvm:
         c = self._c
         literal = module(c.expressions, "Literal")
         given = output_of(rows)
@@ -241,7 +243,7 @@ class _Match:
         first = output_of(rows)[order[0]]
         return first.dataType().typeName() == "timestamp" and not clause.order[0].descending
 
-    def _shown(
+    def _output_columns(
         self,
         rows: Jvm,
         partition: Sequence[int],

@@ -21,7 +21,7 @@ from headwater.plan.match_recognize.pattern_inputs import (
     MatchRead,
     PatternInputs,
 )
-from headwater.plan.match_recognize.pattern_navigation import Moved, PatternNavigation
+from headwater.plan.match_recognize.pattern_navigation import Navigated, PatternNavigation
 from headwater.plan.match_recognize.pattern_scope import (
     NAMES,
     PatternScope,
@@ -81,7 +81,7 @@ class ExpressionReader:
             return self._column(e, read, is_condition)
         if (called := called_name(e)) is not None:
             made = self._input(e, called, is_condition)
-            if isinstance(made, Moved):
+            if isinstance(made, Navigated):
                 return self._there(made, read)
             if made is not None:
                 return self.found.placed(made, read)
@@ -94,14 +94,14 @@ class ExpressionReader:
             return e
         return e.withNewChildren(self._scope.catalyst.seq(changed))
 
-    def _there(self, moved: Moved, read: MatchRead) -> Jvm:
+    def _there(self, moved: Navigated, read: MatchRead) -> Jvm:
         """Return an expression at a navigated row; NULL if there is no such row, however the expression treats NULLs."""
         is_there = module(self._scope.catalyst.expressions, "Literal").apply(True)
         seen = self.found.placed(replace(moved.at, column=self._scope.columns.place(is_there)), read)
         value = self.found.row_by_row(moved.of, read, frozenset(), moved.at)
         return self._scope.where(self._scope.catalyst.expressions.IsNotNull(seen), value)
 
-    def _input(self, e: Jvm, called: str, is_condition: bool) -> k.Input | Moved | None:
+    def _input(self, e: Jvm, called: str, is_condition: bool) -> k.Input | Navigated | None:
         is_final = self._navigation.is_final(e, called, is_condition)
         match called:
             case "prev" | "next":

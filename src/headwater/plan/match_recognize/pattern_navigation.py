@@ -21,7 +21,7 @@ _OFFSET_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
-class Moved:
+class Navigated:
     """An expression that reads row classifications, evaluated at a navigated row."""
 
     of: Jvm
@@ -58,19 +58,19 @@ class PatternNavigation:
             )
         return is_final
 
-    def physical(self, e: Jvm, called: str, is_condition: bool) -> k.Input | Moved:
+    def physical(self, e: Jvm, called: str, is_condition: bool) -> k.Input | Navigated:
         """Read PREV or NEXT, whose operand may be FIRST or LAST."""
         of, count = self._offset(e, called, default=1)
         inner = called_name(of)
         offset = PHYSICAL[called] * count
         if inner in LOGICAL:
             found = self.logical(of, inner or "", self.is_final(of, inner or "", is_condition))
-            if isinstance(found, Moved):
+            if isinstance(found, Navigated):
                 return replace(found, at=replace(found.at, offset=offset))
             return replace(found, offset=offset)
         return self._navigated(of, e, k.Navigate(0, offset=offset))
 
-    def logical(self, e: Jvm, called: str, is_final: bool) -> k.Navigate | k.Classify | Moved:
+    def logical(self, e: Jvm, called: str, is_final: bool) -> k.Navigate | k.Classify | Navigated:
         """Read FIRST or LAST."""
         of, nth = self._offset(e, called, default=0)
         if (inner := called_name(of)) in PHYSICAL:
@@ -82,13 +82,13 @@ class PatternNavigation:
             )
         return self._navigated(of, e, k.Navigate(0, None, called, nth, final=is_final))  # type: ignore[arg-type]
 
-    def _navigated(self, of: Jvm, whole: Jvm, at: k.Navigate) -> k.Navigate | k.Classify | Moved:
+    def _navigated(self, of: Jvm, whole: Jvm, at: k.Navigate) -> k.Navigate | k.Classify | Navigated:
         """Return a value at a navigated row."""
         if is_classifier(of):
             return classified_at(replace(at, variables=self._scope.classified(of)))
         at = replace(at, variables=self._scope.variables(of, whole))
         if looks_at_match(of) is not None:
-            return Moved(of, at)
+            return Navigated(of, at)
         return column_at(self._scope.columns.place(self._scope.stripped(of)), at)
 
     def _offset(self, e: Jvm, called: str, default: int) -> tuple[Jvm, int]:

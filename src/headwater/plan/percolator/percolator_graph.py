@@ -14,7 +14,7 @@ from headwater.log.protocol import Log
 from headwater.operators import graph as g
 from headwater.operators.percolator.percolate import PercolatorSpec
 from headwater.operators.percolator.query_history import DELETE, RECORDS
-from headwater.plan.percolator.stored_query import StoredQueryReader, reason
+from headwater.plan.percolator.stored_query import StoredQueryReader, one_line
 from headwater.plan.relations.metadata_columns import POSITION, READABLE, changelog_of
 from headwater.plan.relations.relations import Relation
 from headwater.plan.rewrite.commit_order import Commits
@@ -128,7 +128,7 @@ class _Check:
             try:
                 self.reader.check(record)
             except HeadwaterError as error:
-                why = reason(error) if isinstance(error, StatementError) else error.message
+                why = one_line(error) if isinstance(error, StatementError) else error.message
                 raise EvaluationError(
                     f"stored query {record['id']!r} is invalid: {why}", reason=why, id=record["id"]
                 ) from error

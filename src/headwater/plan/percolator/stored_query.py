@@ -85,11 +85,11 @@ class StoredQueryReader:
         again."""
         if len(self._checked) >= _REMEMBERED_MAX:  # the caller checks queries without storing them
             self._checked.clear()
-        self._checked[_asked(record)] = self.stored(record).query
+        self._checked[_cache_key(record)] = self.stored(record).query
 
     def stored(self, record: dict[str, Any]) -> Stored:
         """Return the stored query of a record; HeadwaterError if the record is invalid."""
-        query = self._checked.pop(_asked(record), None)
+        query = self._checked.pop(_cache_key(record), None)
         if query is None:
             query = self.query(record["query"], record["kind"], allow_scans=bool(record["allow_scans"]))
         backfill_us = None if record["backfill"] is None else self.backfill_us(record["backfill"])
@@ -117,11 +117,11 @@ class StoredQueryReader:
         return [holds(str(text), documents.take(pa.array(rows))) for text, rows in asked]
 
 
-def _asked(record: dict[str, Any]) -> tuple[Any, ...]:
+def _cache_key(record: dict[str, Any]) -> tuple[Any, ...]:
     return record["query"], record["kind"], record["allow_scans"]
 
 
-def reason(error: StatementError) -> str:
+def one_line(error: StatementError) -> str:
     """Return an error message on one line, with the column of the mistake."""
     column = error.facts.get("column")
     return error.message if column is None else f"{error.message} (column {column})"

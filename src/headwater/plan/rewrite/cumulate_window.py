@@ -149,9 +149,11 @@ class _Parsed:
         pairs = [pair for child in children_of(expression) for pair in self._pairs(child)]
         if self._is_call(expression):
             make = self._window if self._name(expression) == _CUMULATE else self._corrected
-            pairs.append((expression, self._placed(expression, partial(make, expression))))
+            pairs.append((expression, self._at_position(expression, partial(make, expression))))
         elif kind(expression) == "UnresolvedAlias" and pairs:
-            pairs.append((expression, self._c.alias(expression.child(), self._shown(expression.child()))))
+            pairs.append(
+                (expression, self._c.alias(expression.child(), self._column_name(expression.child())))
+            )
         return pairs
 
     def _by_name(self, aggregate: Jvm) -> list[tuple[Jvm, Jvm]]:
@@ -162,7 +164,7 @@ class _Parsed:
         if call is None:
             return []
         names = [n for e in items(aggregate.aggregateExpressions()) for n in self._window_names(e)]
-        return [(name, self._placed(call, partial(self._fields, call, name))) for name in names]
+        return [(name, self._at_position(call, partial(self._fields, call, name))) for name in names]
 
     def _fields(self, call: Jvm, name: Jvm) -> Jvm:
         """Return the window, or a field of it, as a column of that name."""
@@ -173,7 +175,7 @@ class _Parsed:
             value = extract(value, self._literal(part))
         return self._c.alias(value, names[-1] if names else first)
 
-    def _placed(self, call: Jvm, make: Callable[[], Jvm]) -> Jvm:
+    def _at_position(self, call: Jvm, make: Callable[[], Jvm]) -> Jvm:
         """Call `make` with the SQL position of a call set, so that Spark's errors refer to it."""
         self._origin.set(call.origin())
         try:
@@ -232,7 +234,7 @@ class _Parsed:
             call.isInternal(),
         )
 
-    def _shown(self, expression: Jvm) -> str:
+    def _column_name(self, expression: Jvm) -> str:
         """Return the name of an unnamed column: `cumulate_window`, or the SQL text."""
         if self._is_window(expression):
             return _CUMULATE

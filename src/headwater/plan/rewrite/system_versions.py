@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from headwater.plan.relations.metadata_columns import VERSIONED, versions_of
-from headwater.plan.rewrite.relation_names import Opened, RelationNames
+from headwater.plan.rewrite.relation_names import RelationNames, RelationPlan
 from headwater.spark.catalyst import Catalyst, Jvm, Refuse, find, items, kind, module, output_of
 from headwater.sql.ordered_aggregates import Spelled
 from headwater.sql.system_time import VERSIONS
@@ -46,9 +46,9 @@ class VersionedNames(RelationNames):
     def __init__(
         self,
         catalyst: Catalyst,
-        relations: Mapping[str, Opened],
+        relations: Mapping[str, RelationPlan],
         dotted: Iterable[str],
-        versions: Mapping[str, Opened | Unversioned],
+        versions: Mapping[str, RelationPlan | Unversioned],
         spelled: Spelled,
         refuse: Refuse,
     ) -> None:
@@ -79,24 +79,24 @@ class VersionedNames(RelationNames):
         parts = items(relation.multipartIdentifier())
         if len(parts) != 2 or parts[1].lower() != VERSIONS:
             return None
-        found = self._found(relation, parts[0])
+        found = self._versions_named(relation, parts[0])
         return None if found is None else self._shown(*found, [plan.alias()] if aliased else parts)
 
-    def _found(self, place: Jvm, name: str) -> tuple[str, Opened] | None:
+    def _versions_named(self, place: Jvm, name: str) -> tuple[str, RelationPlan] | None:
         """Return the versions of a topic and their name; None for an unknown topic, which Spark reports."""
         known = self._versions.get(name.lower())
         if known is None:
             return None
         self.met.add(known[0])
-        if not isinstance(known[1], Opened):
+        if not isinstance(known[1], RelationPlan):
             message, hint = known[1]
             self._refuse(place, message, hint=hint, reason="no-versions", name=known[0])
         return versions_of(known[0]), known[1]
 
-    def _opened(self, travel: _Travel) -> tuple[tuple[str, Opened] | None, str]:
+    def _resolved(self, travel: _Travel) -> tuple[tuple[str, RelationPlan] | None, str]:
         """Return the versions for a relation with AS OF, and the qualifier of the relation in the query."""
         parts = items(travel.plan.relation().multipartIdentifier())
-        found = self._found(travel.plan, parts[0]) if len(parts) == 1 else None
+        found = self._versions_named(travel.plan, parts[0]) if len(parts) == 1 else None
         return found, travel.alias or parts[-1]
 
     def _joined(self, plan: Jvm, travel: _Travel) -> Jvm:
@@ -123,7 +123,7 @@ class VersionedNames(RelationNames):
                     hint="use JOIN or LEFT JOIN with the versions on the right side",
                     reason="as-of-join-type",
                 )
-            found, qualifier = self._opened(travel)
+            found, qualifier = self._resolved(travel)
             if found is None:
                 return plan.withNewChildren(c.seq([left, travel.plan.relation()]))
             right = self._shown(*found, [qualifier])
@@ -144,7 +144,7 @@ class VersionedNames(RelationNames):
                 hint=_FORM,
                 reason="as-of-without-join",
             )
-        found, qualifier = self._opened(travel)
+        found, qualifier = self._resolved(travel)
         if found is None:
             relation = travel.plan.relation()
             return relation if travel.alias is None else self._c.plans.SubqueryAlias(travel.alias, relation)

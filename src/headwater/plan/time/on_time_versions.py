@@ -20,7 +20,7 @@ from __future__ import annotations
 from headwater.core.types import quote
 from headwater.plan.relations.metadata_columns import VERSIONED, table_topic
 from headwater.plan.relations.relations import Relation
-from headwater.plan.relations.time_bounds import TimeRange, moved, terms
+from headwater.plan.relations.time_bounds import TimeRange, base_and_offset, terms
 from headwater.plan.time.late_rows import admitted
 from headwater.plan.time.timed_plan import AsOfJoin, Stream, TimedNode, VersionMention
 from headwater.plan.time.timing_context import TimingContext
@@ -78,7 +78,7 @@ def note_as_of(
         less = next((children_of(e) for e in children_of(term) if kind(e) == "LessThan"), None)
         if end is None or less is None or kind(end) != "AttributeReference":
             continue
-        point = moved(less[0], defined)
+        point = base_and_offset(less[0], defined)
         if identity(end) != mention.end or not end.semanticEquals(less[1]) or point is None:
             continue
         if (identity(point[0]), point[1]) == (identity(bounds.left), bounds.most):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from headwater.core.clock import to_us
 from headwater.log.topic import END_OF_TIME
 from headwater.operators import graph as g
-from headwater.operators.match_recognize.match_operator import kept
+from headwater.operators.match_recognize.match_operator import retained_us
 from headwater.operators.match_recognize.spec import CLOSES, Classify, MatchSpec, Navigate
 from headwater.plan.match_recognize.clause import NODE, columns_matched, matched_by, renumbered
 from headwater.plan.relations.relations import Times
@@ -37,7 +37,7 @@ def time_match(context: TimingContext, plan: Jvm) -> TimedNode:
     if known is None or known.window:
         return _untimed_match(context, plan, below, spec)
     if below.stream is not None:
-        if (span := kept(spec)) is not None:
+        if (span := retained_us(spec)) is not None:
             for known_as in (attribute, *_renamed(plan.child(), attribute)):
                 context.expire(NODE, known_as, [below.stream.name], span + 1)
         below = admitted(context, below, attribute)
