@@ -168,7 +168,7 @@ def match(clause: str) -> str:
         (match("ORDER BY amount PATTERN (A) WITHIN INTERVAL 1 DAY"), "amount", {"reason": "within-without-time"}),
         (match("ORDER BY at PATTERN (A) WITHIN INTERVAL 1 MONTH"), "INTERVAL 1 MONTH", {"reason": "within-not-constant"}),
         (match("ORDER BY at MEASURES sum(A.tags) AS n PATTERN (A)"), None, {"condition": "DATATYPE_MISMATCH.UNEXPECTED_INPUT_TYPE"}),
-        (match("PARTITION BY card ORDER BY at MEASURES 1 AS card PATTERN (A)"), None, {"reason": "column-twice", "name": "card"}),
+        (match("PARTITION BY card ORDER BY at MEASURES 1 AS card PATTERN (A)"), None, {"reason": "duplicate-column", "name": "card"}),
         ("SELECT * FROM payment MATCH_RECOGNIZE (ORDER BY at PATTERN (A))", "payment", {"missing": "payment"}),
     ],
 )  # fmt: skip

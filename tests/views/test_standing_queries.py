@@ -324,7 +324,7 @@ def test_what_cannot_be_matched_is_refused_and_leaves_nothing_behind(ws: Workspa
         (
             "news ON articles WITH (backfill = FALSE, show = 'text, text')",
             SchemaError,
-            {"reason": "column-twice", "name": "text"},
+            {"reason": "duplicate-column", "name": "text"},
         ),
     )
     for statement, kind, facts in refusals:

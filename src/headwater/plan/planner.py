@@ -382,7 +382,7 @@ class Planner:
                     pinned,
                     f"the view has two columns named {name!r}",
                     hint="rename one of them with AS",
-                    reason="column-twice",
+                    reason="duplicate-column",
                     name=name,
                 )
             seen[name.lower()] = name

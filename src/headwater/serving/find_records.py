@@ -103,7 +103,8 @@ def _balanced(where: str, words: Sequence[Word]) -> None:
                 word.start,
                 word.end,
                 f"{where!r} is not one condition",
-                hint='what would stand behind WHERE: "user = 7"',
+                hint='write a condition as after WHERE: "user = 7"',
+                reason="not-one-condition",
             )
 
 
@@ -116,32 +117,42 @@ def _decline(
         hint = f"did you mean {near}?" if near else f"it has {', '.join(topic.schema.names)}"
         word = next((w for w in words if w.is_name and w.text.lower() == name.lower().split(".")[-1]), None)
         start, end = (word.start, word.end) if word is not None else (0, len(where))
-        raise pointing(where, start, end, f"topic {topic.name!r} has no column {name!r}", hint=hint)
+        raise pointing(
+            where,
+            start,
+            end,
+            f"topic {topic.name!r} has no column {name!r}",
+            hint=hint,
+            reason="unknown-column",
+            topic=topic.name,
+            name=name,
+        )
     if reason == "what the parser does not read":
         raise pointing(
             where,
             0,
             len(where),
             f"{where!r} is not a condition",
-            hint='what would stand behind WHERE: "user = 7"',
+            hint='write a condition as after WHERE: "user = 7"',
+            reason="not-a-condition",
         )
     called = _FUNCTION.fullmatch(reason)
     word = next(
         (w for w in words if called is not None and w.is_name and w.text.lower() == called[1].lower()), None
     )
-    _refuse(
-        topic, where, f"a condition of this kind needs Spark, and an excision starts none: {reason}", word
-    )
+    _refuse(topic, where, f"this condition needs Spark, which an excision does not start: {reason}", word)
 
 
-def _refuse(topic: TopicDefinition, where: str, reason: str, word: Word | None) -> NoReturn:
+def _refuse(topic: TopicDefinition, where: str, message: str, word: Word | None) -> NoReturn:
     start, end = (word.start, word.end) if word is not None else (0, len(where))
     asked = f"SELECT _partition, _offset FROM {quote(topic.name)} WHERE ..."
     raise pointing(
         where,
         start,
         end,
-        reason,
-        hint=f'ask for the records by ws.query("{asked}"), and excise them by '
+        message,
+        hint=f'find the records with ws.query("{asked}"), and excise them with '
         '"_partition = 0 AND _offset IN (...)"',
+        reason="needs-spark",
+        topic=topic.name,
     )

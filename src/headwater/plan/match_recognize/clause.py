@@ -280,7 +280,7 @@ class _Match:
                     clause.place.end,
                     f"the result has two columns named {each.name!r}",
                     "give the measure another name",
-                    reason="column-twice",
+                    reason="duplicate-column",
                     name=each.name,
                 )
             seen.add(each.name.lower())

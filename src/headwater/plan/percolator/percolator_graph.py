@@ -68,7 +68,7 @@ def check_shown(spec: PercolatorSpec) -> None:
             raise SchemaError(
                 f"the matches would have two columns named {name!r}",
                 hint="leave it out of show = '...'",
-                reason="column-twice",
+                reason="duplicate-column",
                 name=name,
             )
 
