@@ -52,7 +52,7 @@ def found(log: Log, topic: TopicDefinition, where: str) -> dict[int, list[int]]:
 
     words = words_of(where)
     if (select := next((w for w in words if w.is_("SELECT", "WITH", "VALUES")), None)) is not None:
-        _refuse(topic, where, "a condition is about one record: it cannot have a query in it", select)
+        _refuse(topic, where, "a condition of an excision cannot have a subquery", select, "subquery")
     _balanced(where, words)
     names = {word.text.lower() for word in words if word.is_name}
     hidden = ("_partition", "_offset", *hidden_among(names))
@@ -70,8 +70,11 @@ def found(log: Log, topic: TopicDefinition, where: str) -> dict[int, list[int]]:
         if answered is None:
             raise StatementError(
                 f"the condition fails on a record of topic {topic.name!r}: {where}",
-                detail=f"it is among those from offset {table.column('_offset')[0].as_py()} of partition {partition}",
-                hint="leave such records out of it by try_cast, or by CASE WHEN ... THEN ... END",
+                detail=f"the record is at or after offset {table.column('_offset')[0].as_py()} of partition {partition}",
+                hint="use try_cast, or CASE WHEN ... THEN ... END, for such records",
+                topic=topic.name,
+                partition=partition,
+                reason="condition-failed",
             )
         if answered.num_rows:
             mine = offsets.setdefault(partition, [])
@@ -140,10 +143,16 @@ def _decline(
     word = next(
         (w for w in words if called is not None and w.is_name and w.text.lower() == called[1].lower()), None
     )
-    _refuse(topic, where, f"this condition needs Spark, which an excision does not start: {reason}", word)
+    _refuse(
+        topic,
+        where,
+        f"this condition needs Spark, which an excision does not start: {reason}",
+        word,
+        "needs-spark",
+    )
 
 
-def _refuse(topic: TopicDefinition, where: str, message: str, word: Word | None) -> NoReturn:
+def _refuse(topic: TopicDefinition, where: str, message: str, word: Word | None, reason: str) -> NoReturn:
     start, end = (word.start, word.end) if word is not None else (0, len(where))
     asked = f"SELECT _partition, _offset FROM {quote(topic.name)} WHERE ..."
     raise pointing(
@@ -153,6 +162,6 @@ def _refuse(topic: TopicDefinition, where: str, message: str, word: Word | None)
         message,
         hint=f'find the records with ws.query("{asked}"), and excise them with '
         '"_partition = 0 AND _offset IN (...)"',
-        reason="needs-spark",
+        reason=reason,
         topic=topic.name,
     )
