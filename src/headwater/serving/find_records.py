@@ -130,7 +130,7 @@ def _decline(
             topic=topic.name,
             name=name,
         )
-    if reason == "what the parser does not read":
+    if reason == "syntax that the parser does not support":
         raise pointing(
             where,
             0,
