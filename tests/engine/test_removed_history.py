@@ -249,12 +249,12 @@ def test_a_tick_whose_records_are_gone_is_refused_by_naming_what_is_there(
     monkeypatch.setattr(tick_engine, "TICKS_KEPT_MAX", 1)
     monkeypatch.setattr(tick_engine, "COLLECT_EVERY_TICKS", 1)
     ws = with_history_removed(open_ws, clock)
-    base = ws._views.store.latest()
-    assert base is not None
     later = []
     for since in range(5, 8):
         fill(ws, since)
         later.append((ws.run().tick, contents(ws)))
+    base = Bases(ws._views.store.storage).newest()
+    assert base is not None
     with raises(
         hw.TickNotKeptError, reason="history-removed", view="spent", tick=1, first_available=base.tick
     ):

@@ -187,7 +187,7 @@ def test_a_query_that_every_document_would_be_held_against_is_refused_unless_it_
         ({"query": "  "}, UsageError, {"reason": "empty-query"}),
         ({"query": None}, UsageError, {"reason": "empty-query"}),
         ({"query": "ash", "kind": "regex"}, UsageError, {"reason": "unknown-kind", "kind": "regex"}),
-        ({"query": "ash", "backfill": "a week"}, UsageError, {"backfill": "a week"}),
+        ({"query": "ash", "backfill": "a week"}, UsageError, {"value": "a week"}),
         ({"query": "ash", "backfill": "0 s"}, UsageError, {"backfill": "0 s"}),
     ],
 )

@@ -162,7 +162,7 @@ def test_env_stays_in_the_environment_until_it_is_needed() -> None:
             "TABLE",
             "write CREATE TOPIC",
         ),
-        ("CREATE TOPIC t", {"expected": "(", "found": ""}, "^", "give the columns"),
+        ("CREATE TOPIC t", {"expected": "(", "found": ""}, "^", "write the columns"),
         ("CREATE TOPIC t (a BIGNT)", {"type": "BIGNT"}, "BIGNT", "BIGINT"),
         ("CREATE TOPIC t (a VARCHAR(10))", {"type": "VARCHAR(10)"}, "VARCHAR(10)", "STRING"),
         ("CREATE TOPIC t (a INT", {"expected": ")", "found": ""}, "^", None),

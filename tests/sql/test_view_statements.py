@@ -177,7 +177,12 @@ def test_queries_one_after_the_other_are_told_apart(queries: list[str], separato
         ("CREATE MATERIALIZED VIEW v SELECT 1", {"expected": "AS"}, "SELECT", "v AS SELECT"),
         ("CREATE MATERIALIZED VIEW v AS", {"expected": "a query", "found": ""}, "^", "SELECT"),
         ("CREATE MATERIALIZED VIEW v AS INSERT", {"expected": "a query", "found": "INSERT"}, "INSERT", None),
-        ("CREATE MATERIALIZED VIEW v (a INT) AS SELECT 1", {"reason": "column-type"}, "INT", "names alone"),
+        (
+            "CREATE MATERIALIZED VIEW v (a INT) AS SELECT 1",
+            {"reason": "column-type"},
+            "INT",
+            "only the names",
+        ),
         ("CREATE MATERIALIZED VIEW v () AS SELECT 1", {"expected": "a name", "found": ")"}, ")", None),
         ("CREATE MATERIALIZED VIEW v (a, A) AS SELECT 1, 2", {"view": "v"}, "v", None),
         ("CREATE MATERIALIZED VIEW `a b` AS SELECT 1", {}, "`a b`", "letters"),

@@ -186,7 +186,7 @@ def test_a_comparison_that_fails_is_tried_some_times_and_then_said(
     ws.view("total").rebuild()
     if where == "held_against":
         report = ws.run()
-        assert "tried 3 times: MemoryError: no more memory" in report.stopped["total~next"]
+        assert "after 3 tries: MemoryError: no more memory" in report.stopped["total~next"]
     else:
         with ws.start(every="20 ms"):
             ws.run()  # ends: it is not waited for what is not going to be

@@ -312,7 +312,7 @@ def test_what_cannot_be_matched_is_refused_and_leaves_nothing_behind(ws: Workspa
     ws.sql(TOPICS["plain"])
     ws.sql("CREATE MATERIALIZED VIEW short AS SELECT text FROM articles WHERE length(text) < 9")
     refusals: tuple[tuple[str, type[hw.HeadwaterError], dict[str, Any]], ...] = (
-        ("news ON short", UsageError, {"reason": "not-a-topic", "name": "short"}),
+        ("news ON short", hw.TopicNotFoundError, {"topic": "short"}),
         ("news ON nothing", hw.TopicNotFoundError, {"topic": "nothing"}),
         ("news ON articles (titel)", SchemaError, {"topic": "articles", "name": "titel"}),
         ("news ON articles WITH (language = 'klingon')", UsageError, {"language": "klingon"}),
