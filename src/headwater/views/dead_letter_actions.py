@@ -132,20 +132,20 @@ def read_deeds(log: Log) -> Deeds:
     with _guard:
         known = _known.get(log)
     bounds = {partition: (info.first, info.end) for partition, info in log.partitions(TOPIC).items()}
-    if known is None or known.incarnation != topic.incarnation or not _continues(known.bounds, bounds):
-        known = _Cached(topic.incarnation, {p: (first, first) for p, (first, _) in bounds.items()}, Deeds())
+    if known is None or known.incarnation != topic.incarnation or not _goes_on(known.bounds, bounds):
+        known = _Known(topic.incarnation, {p: (first, first) for p, (first, _) in bounds.items()}, Deeds())
     found: list[Deed] = []
     for partition, (_, end) in bounds.items():
         found += _deeds_of(log, partition, known.bounds[partition][1], end)
     if found:
-        known = _Cached(topic.incarnation, bounds, known.deeds.and_then(found))
+        known = _Known(topic.incarnation, bounds, known.deeds.and_then(found))
     with _guard:
         _known[log] = known
     return known.deeds
 
 
 @dataclass(frozen=True)
-class _Cached:
+class _Known:
     """The cached contents of a log's topic."""
 
     incarnation: int
@@ -155,10 +155,10 @@ class _Cached:
 
 
 _guard = threading.Lock()
-_known: WeakKeyDictionary[Log, _Cached] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Log, _Known] = WeakKeyDictionary()
 
 
-def _continues(was: Mapping[int, tuple[int, int]], now: Mapping[int, tuple[int, int]]) -> bool:
+def _goes_on(was: Mapping[int, tuple[int, int]], now: Mapping[int, tuple[int, int]]) -> bool:
     return was.keys() == now.keys() and all(
         was[p][0] == first and was[p][1] <= end for p, (first, end) in now.items()
     )
@@ -184,8 +184,8 @@ def write_deeds(
     """Write actions, and rows of other topics, in one append. ConflictError, with nothing written, if a letter has another
     version than in `versions`, because another action was recorded, or if a topic does not end where `expect` says."""
     topic = _topic(log)
-    stored = [_without_private(log, deed) for deed in deeds]
-    noted = [{name: getattr(deed, name) for name in SCHEMA.names} for deed in stored]
+    told = [_without_private(log, deed) for deed in deeds]
+    noted = [{name: getattr(deed, name) for name in SCHEMA.names} for deed in told]
     batches = {topic.name: [conform(noted, topic)]}
     made_for = {topic.name: topic.incarnation}
     for name, batch in (rows or {}).items():
