@@ -277,7 +277,7 @@ def reopened(ws: Workspace, spark: Any) -> Workspace:
     return again
 
 
-def test_an_engine_that_starts_again_builds_nothing_anew(ws: Workspace, spark: Any) -> None:
+def test_an_engine_that_starts_again_rebuilds_nothing(ws: Workspace, spark: Any) -> None:
     first = ws.run(tick_rows=TICK_ROWS)
     with reopened(ws, spark) as again:
         assert again.run().ticks == 0
@@ -350,7 +350,7 @@ def read(store: StateStore, manifest: Manifest, view: str) -> Counter[str] | Cor
 @pytest.mark.parametrize(
     "damage", ["flip", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("truncate", "delete"))]
 )
-def test_runs_that_are_damaged_are_noticed_and_their_views_made_anew(
+def test_runs_that_are_damaged_are_noticed_and_their_views_rebuilt(
     ws: Workspace, tmp_path: Path, damage: str
 ) -> None:
     """Whatever run it is: no view is ever wrong. What the next ticks touch is mended by them, and the rest is not read
@@ -394,7 +394,7 @@ def test_runs_that_are_damaged_are_noticed_and_their_views_made_anew(
     assert mended, "nothing was made anew"
 
 
-def test_damage_is_mended_when_the_views_are_rebuilt(ws: Workspace, spark: Any) -> None:
+def test_damage_is_corrected_when_the_views_are_rebuilt(ws: Workspace, spark: Any) -> None:
     ws.run(tick_rows=TICK_ROWS)
     truth = held(ws._views.store, ws._views.store.manifest(ws.run().tick))
     assert ws.path is not None

@@ -203,7 +203,7 @@ def test_what_depends_on_the_order_of_rows_is_refused_with_what_works(
                 ws.sql(f"CREATE MATERIALIZED VIEW refused AS SELECT g, {call} AS made FROM facts")
 
 
-def test_long_expressions_and_many_columns_are_told_apart(tmp_path: Path, spark: SparkSession) -> None:
+def test_long_expressions_and_many_columns_are_distinguished(tmp_path: Path, spark: SparkSession) -> None:
     """Spark cuts off texts of expressions and plans after 25 parts, unless it is told not to."""
     columns = [f"c{i}" for i in range(32)]
     one, other = (", ".join([*columns[:29], last]) for last in columns[30:])

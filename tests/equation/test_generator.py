@@ -194,7 +194,7 @@ def test_equal_multisets_compare_equal(actual: list[Any], expected: list[Any]) -
         (list(range(30)), [], "only in actual: and 20 more"),
     ],
 )
-def test_a_difference_is_told(actual: list[Any], expected: list[Any], told: str) -> None:
+def test_a_difference_is_reported(actual: list[Any], expected: list[Any], told: str) -> None:
     kind = pa.array(actual or [1]).type if None not in actual else pa.float64()
     assert told in (compare(table(actual, kind), table(expected, kind)) or "")
 

@@ -356,7 +356,7 @@ def test_late_versions_that_are_given_back_are_joined(ws: hw.Workspace) -> None:
     assert ws.verify().ok
 
 
-def test_the_current_table_beside_has_every_record(ws: hw.Workspace) -> None:
+def test_the_current_table_in_the_same_query_has_every_record(ws: hw.Workspace) -> None:
     query = JOIN.replace("p._version AS version", "n.price AS now") + " LEFT JOIN prices n ON n.item = o.item"
     create(ws, "v", CASES["dropped"], query)
     prices(ws, (1, 0), (2, 20), (3, 10))
@@ -406,7 +406,7 @@ def test_two_tables_as_of_one_time(ws: hw.Workspace) -> None:
         ),
     ],
 )
-def test_what_would_be_taken_back_is_refused_where_rows_are_only_added(
+def test_what_would_be_retracted_is_refused_where_rows_are_only_added(
     ws: hw.Workspace, query: str, column: str | None
 ) -> None:
     with raises(hw.StatementError, reason="not-append-only", relation="prices.versions", uses=column):

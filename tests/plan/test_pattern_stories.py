@@ -74,7 +74,7 @@ def test_a_late_row_takes_a_match_back_and_a_better_one_takes_its_place(ws: hw.W
     assert "every row of its partitions" in told["state"]
 
 
-def test_what_did_not_happen_is_told_when_its_time_is_over(ws: hw.Workspace) -> None:
+def test_what_did_not_happen_is_reported_when_its_time_is_over(ws: hw.Workspace) -> None:
     lost = f"SELECT parcel, sent_at, last_seen FROM steps MATCH_RECOGNIZE ({LOST}) WHERE timed_out"
     ws.sql(f"CREATE MATERIALIZED VIEW lost AS {lost}")
     steps = ws.topic("steps")

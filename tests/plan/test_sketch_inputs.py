@@ -232,7 +232,7 @@ def test_a_sketch_that_answers_wrongly_is_found(
     assert says in result.output
 
 
-def test_a_sketch_whose_bytes_are_damaged_is_found_and_made_anew(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_sketch_whose_bytes_are_damaged_is_found_and_rebuilt(tmp_path: Path, spark: SparkSession) -> None:
     chance = random.Random(12)
     with hw.open(tmp_path / "ws", spark=spark, settings=SETTINGS) as ws:
         ws.aggregate("seen", **hw.BloomFilter("STRING", items=100).aggregate)

@@ -31,7 +31,7 @@ READ = [
 ]
 
 
-def test_an_order_that_no_limit_reads_is_told(tmp_path: Path, spark: SparkSession) -> None:
+def test_an_order_that_no_limit_reads_is_warned_of(tmp_path: Path, spark: SparkSession) -> None:
     with hw.open(tmp_path / "w", spark=spark) as ws:
         ws.sql("CREATE TOPIC t (k BIGINT, x BIGINT)")
         for query in (*UNREAD, *READ):

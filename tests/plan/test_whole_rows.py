@@ -105,7 +105,7 @@ def test_timelines_are_lists_of_rows_through_changes_of_both_sides(
         ("array_agg(posts.*, 1 ORDER BY id) AS l", {"reason": "list-arguments"}, "struct(a, b)"),
     ],
 )
-def test_what_is_wrong_with_a_list_of_rows_is_told(
+def test_what_is_wrong_with_a_list_of_rows_is_reported(
     tmp_path: Path, spark: SparkSession, select: str, facts: dict[str, str], hint: str | None
 ) -> None:
     with hw.open(tmp_path / "w", durability="os", spark=spark) as ws:

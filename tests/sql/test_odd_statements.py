@@ -311,7 +311,7 @@ def test_half_of_a_surrogate_pair_is_refused(ws: hw.Workspace, text: str) -> Non
 
 
 @pytest.mark.slow
-def test_listagg_stands_beside_distinct_aggregates(shop: hw.Workspace) -> None:
+def test_listagg_works_with_distinct_aggregates(shop: hw.Workspace) -> None:
     """Spark fails on it, in views and in queries."""
     query = """
         SELECT country, count(DISTINCT id) AS n, listagg(DISTINCT name, ',') WITHIN GROUP (ORDER BY name DESC) AS names,

@@ -97,7 +97,7 @@ def test_options_that_are_set_and_what_is_explained_are_read() -> None:
     ]
 
 
-def test_what_can_be_altered_is_among_the_options_of_its_kind_and_the_rest_is_created_anew() -> None:
+def test_what_can_be_altered_is_among_the_options_of_its_kind_and_the_rest_is_replaced() -> None:
     for settable, known in ((SOURCE_SETTABLE, SOURCE_OPTIONS), (SINK_SETTABLE, SINK_OPTIONS)):
         assert settable.keys() == known.keys()
         assert all(set(names) <= set(known[kind]) for kind, names in settable.items())

@@ -157,7 +157,7 @@ def test_a_query_is_cut_out_of_the_text_as_it_stands(query: str, tail: str) -> N
 
 
 @given(st.lists(st.sampled_from(QUERIES), min_size=1, max_size=4), st.sampled_from([";", " ;\n", "; -- ;\n"]))
-def test_queries_one_after_the_other_are_told_apart(queries: list[str], separator: str) -> None:
+def test_queries_one_after_the_other_are_separated(queries: list[str], separator: str) -> None:
     found = parse(separator.join(queries))
     assert [q.text for q in found if isinstance(q, QueryText)] == queries
     views = parse(separator.join(f"CREATE MATERIALIZED VIEW v AS {q} EMIT ON WINDOW CLOSE" for q in queries))

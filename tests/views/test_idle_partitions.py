@@ -25,11 +25,11 @@ def raised(partitions: dict[int, Heard], now: int = 100) -> dict[int, int]:
     return decide(partitions, idle_after_us=10, lateness_us=3, now_us=now)
 
 
-def test_a_silent_partition_goes_up_to_the_lowest_of_the_others() -> None:
+def test_an_idle_partition_goes_up_to_the_lowest_of_the_others() -> None:
     assert raised({0: Heard(50, 95), 1: Heard(70, 99), 2: Heard(20, 90), 3: Heard(None, 1)}) == {2: 50, 3: 50}
 
 
-def test_a_partition_is_silent_from_idle_after_on() -> None:
+def test_a_partition_is_idle_from_idle_after_on() -> None:
     partitions = {0: Heard(0, 90), 1: Heard(0, 91)}
     assert silent(partitions, 10, 100) == {0}
     assert silent(partitions, 10, 101) == {0, 1}
@@ -39,7 +39,7 @@ def test_nothing_is_raised_while_a_speaking_partition_has_no_watermark() -> None
     assert raised({0: Heard(None, 95), 1: Heard(20, 1)}) == {}
 
 
-def test_a_topic_that_is_wholly_silent_goes_with_the_clock_less_the_lateness() -> None:
+def test_a_topic_that_is_wholly_idle_goes_with_the_clock_less_the_lateness() -> None:
     assert raised({0: Heard(50, 1), 1: Heard(None, 1)}) == {0: 97, 1: 97}
 
 
@@ -130,7 +130,7 @@ def test_a_partition_that_never_had_a_row_follows_the_one_that_has(stage: Stage)
     assert stage.levels() == [8, 8]
 
 
-def test_a_topic_that_falls_silent_closes_its_last_windows_without_another_event(stage: Stage) -> None:
+def test_a_topic_that_becomes_idle_closes_its_last_windows_without_another_event(stage: Stage) -> None:
     stage.append(1, minute=0)
     stage.go(4)
     assert stage.levels() == [3, 3]
@@ -138,7 +138,7 @@ def test_a_topic_that_falls_silent_closes_its_last_windows_without_another_event
     assert stage.levels() == [63, 63]
 
 
-def test_a_wholly_silent_topic_is_written_at_most_once_in_a_quarter_of_idle_after(stage: Stage) -> None:
+def test_a_wholly_idle_topic_is_written_at_most_once_in_a_quarter_of_idle_after(stage: Stage) -> None:
     stage.append(1, minute=0)
     stage.go(4)
     first = stage.marks()

@@ -162,7 +162,7 @@ def test_rows_that_were_shown_as_final_are_revised(ws: hw.Workspace) -> None:
     assert ws.verify().ok
 
 
-def test_views_that_count_on_rows_that_stay_are_built_anew_with_it(ws: hw.Workspace) -> None:
+def test_views_that_need_append_only_rows_are_rebuilt_with_it(ws: hw.Workspace) -> None:
     ws.sql(PER_MINUTE + "EMIT ON WINDOW CLOSE")
     ws.sql("CREATE MATERIALIZED VIEW least AS SELECT min(n) AS n FROM per_minute")
     ws.sql("CREATE MATERIALIZED VIEW latest AS SELECT max(_lateness) AS late FROM per_minute.late")
@@ -204,7 +204,7 @@ def test_the_same_create_again_is_the_same_and_another_forgets_what_was_given_ba
     assert ws.verify().ok
 
 
-def test_what_is_not_told_of_is_not_given_back(ws: hw.Workspace) -> None:
+def test_rows_that_are_not_recorded_are_not_replayed(ws: hw.Workspace) -> None:
     ws.sql(PER_MINUTE.replace("'divert'", "'drop'"))
     ws.sql(PER_MINUTE.replace("'divert'", "'correct'").replace("per_minute", "corrected"))
     with raises(hw.UsageError, reason="drops-late-rows", view="per_minute") as refused:

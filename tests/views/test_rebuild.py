@@ -52,7 +52,7 @@ def incarnation(ws: Workspace, view: str) -> int:
     return latest.views[view].incarnation
 
 
-def test_it_is_served_all_the_while_and_the_old_one_can_be_read_until_told(ws: Workspace) -> None:
+def test_it_is_served_all_the_while_and_the_old_one_can_be_read_until_it_is_dropped(ws: Workspace) -> None:
     before = incarnation(ws, "sums"), incarnation(ws, "total")
     assert ws.view("sums").rebuild() == ["sums", "total"]
     all_of_it = 55

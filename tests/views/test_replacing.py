@@ -68,7 +68,7 @@ def test_the_old_one_goes_on_until_the_new_one_has_caught_up(ws: Workspace) -> N
     assert set(latest.views) == {"sums", "total"}
 
 
-def test_a_view_that_counts_on_rows_that_stay_is_built_anew_when_some_go(ws: Workspace) -> None:
+def test_a_view_that_needs_append_only_rows_is_rebuilt_when_some_go(ws: Workspace) -> None:
     ws.sql("CREATE MATERIALIZED VIEW some AS SELECT k, v FROM t WHERE v < 9")
     ws.sql("CREATE MATERIALIZED VIEW most AS SELECT max(v) AS v FROM some")
     ws.run()
@@ -79,7 +79,7 @@ def test_a_view_that_counts_on_rows_that_stay_is_built_anew_when_some_go(ws: Wor
     assert ws.verify().ok
 
 
-def test_it_is_told_that_another_is_being_built(ws: Workspace) -> None:
+def test_its_reason_says_that_another_is_being_built(ws: Workspace) -> None:
     ws.sql("CREATE OR REPLACE MATERIALIZED VIEW sums AS SELECT k, max(v) AS x FROM t GROUP BY k")
     one_tick(ws)
     shown = {r["view"]: r for r in (ws.sql("SHOW VIEWS")).to_pylist()}  # type: ignore[union-attr]
@@ -136,7 +136,7 @@ def test_a_new_definition_that_fails_leaves_the_old_one_in_place(ws: Workspace) 
     assert rows(ws, "total") == [{"x": 9 + 8 + 0}]
 
 
-def test_dropping_and_creating_begins_anew(ws: Workspace) -> None:
+def test_dropping_and_creating_begins_again(ws: Workspace) -> None:
     ws.sql("DROP VIEW total; DROP VIEW sums")
     ws.sql("CREATE MATERIALIZED VIEW sums AS SELECT k, max(v) AS x FROM t GROUP BY k")
     one_tick(ws)

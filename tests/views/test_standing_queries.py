@@ -260,7 +260,7 @@ def test_a_condition_of_sql_is_a_stored_query_too(ws: Workspace) -> None:
     assert ws.verify().ok
 
 
-def test_a_bad_query_is_refused_with_its_place_and_one_that_is_there_is_told_of(ws: Workspace) -> None:
+def test_a_bad_query_is_refused_with_its_place_and_a_stored_one_is_reported(ws: Workspace) -> None:
     ws.sql(TOPICS["plain"])
     ws.sql("CREATE STANDING QUERY news ON articles")
     news = ws.standing("news")

@@ -155,7 +155,7 @@ def test_how_many_rows_an_operator_has(node: g.Node, extent: Extent) -> None:
         ),
     ],
 )
-def test_what_bounds_it_is_told_in_words(root: g.Node, said: str) -> None:
+def test_what_bounds_it_is_described(root: g.Node, said: str) -> None:
     assert bound_text(root, KNOWN) == said
 
 

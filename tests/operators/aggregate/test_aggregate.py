@@ -412,7 +412,7 @@ def test_sums_beyond_the_largest_double_are_infinite_and_come_back() -> None:
 
 
 @pytest.mark.parametrize("mean", [0.0, 1.0, 1e6, 1.7e9])
-def test_moments_hold_after_many_rows_were_taken_back(mean: float) -> None:
+def test_moments_hold_after_many_rows_were_retracted(mean: float) -> None:
     random = np.random.default_rng(11)
     kept = random.normal(mean, 1.0, 500)
     gone = random.normal(mean * 2 + 5, 100.0, 5_000)

@@ -295,7 +295,7 @@ def test_an_interval_that_is_none_is_refused(own: Interval | None) -> None:
         stepped([((1, own, "x"), 1)])
 
 
-def test_rows_taken_back_where_no_rows_are_kept_are_refused() -> None:
+def test_retractions_where_no_rows_are_kept_are_refused() -> None:
     spec = SessionAggregateSpec(AggregateSpec(schema_of(KINDS), 2, (AggregateFunction("count"),)), 1)
     with raises(EvaluationError, reason="retraction"):
         session_aggregate.step(spec, [], delta([((1, interval(0, 5), "x"), -1)], KINDS))

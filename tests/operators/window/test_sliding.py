@@ -311,7 +311,7 @@ def test_only_rows_within_reach_of_a_change_are_looked_at() -> None:
     assert seen == [16 + 21, 16 + 21 + 2]
 
 
-def test_a_sum_of_floats_is_the_same_beside_any_others() -> None:
+def test_a_sum_of_floats_does_not_depend_on_other_frames() -> None:
     spec, output = sums(-2, 0, pa.float64())
     small = rows_of(spec, np.arange(5), np.array([0.1, 0.2, 0.3, 0.4, 0.5]))
     alone, run = step(spec, [], Delta.of(small), output)

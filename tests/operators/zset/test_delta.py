@@ -71,7 +71,7 @@ def test_what_lies_under_a_null_does_not_matter() -> None:
     assert high[0] == high[1]
 
 
-def test_long_values_and_long_lists_are_told_apart() -> None:
+def test_long_values_and_long_lists_are_distinguished() -> None:
     texts = pa.array(["x" * 600 + "a", "x" * 600 + "b", "x" * 600 + "a"])
     lists = pa.array([[1] * 5_000, [1] * 5_000, [1] * 5_000])
     high, low = row_hashes(pa.RecordBatch.from_arrays([texts, lists], names=["t", "l"]))

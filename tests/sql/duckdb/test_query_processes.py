@@ -231,7 +231,7 @@ def test_a_process_ends_with_the_one_that_asks_also_if_that_is_killed() -> None:
         "SELECT id FROM orders WHERE who NOT LIKE '_%a%'",
     ],
 )
-def test_what_cannot_be_interrupted_is_told_apart_before_it_runs(query: str) -> None:
+def test_what_cannot_be_interrupted_is_known_before_it_runs(query: str) -> None:
     orders = Orders()
     with pytest.raises(HeavyError):
         serve_or_reason(query, {"orders": orders}, rows_max=10, seconds=LONG_S, light=True)
