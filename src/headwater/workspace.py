@@ -338,7 +338,7 @@ class Workspace(EventSourcing, Sharing):
         """
         from headwater.views.pacing import pace_of
 
-        return self._views.start(pace_of(every), _tick_rows(tick_rows), beside=self._outside)
+        return self._views.start(pace_of(every), _tick_rows(tick_rows), companions=self._outside)
 
     def query(
         self,
@@ -582,7 +582,7 @@ class Workspace(EventSourcing, Sharing):
             return self.log.maintain(force=force, override_holds=override_holds)
         from headwater.engine.collections.retention_holds import failure_of, waiting
 
-        failed = failure_of(self._views.let_go)
+        failed = failure_of(self._views.release_records)
         report = self.log.maintain(force=force, override_holds=override_holds)
         left = waiting(self.log, self._views.store.latest_whole(), self._clock)
         return dataclasses.replace(report, waiting=left, failed=(*failed, *report.failed))

@@ -102,7 +102,7 @@ def test_a_view_that_does_not_tell_of_late_rows_says_what_would(run: Run) -> Non
     said = run("late", "dropping", status=2).stderr
     assert said.startswith("error: view 'dropping' drops late rows")
     assert "hint: CREATE OR REPLACE MATERIALIZED VIEW dropping WITH (late = 'divert')" in said
-    assert "leaves out no late rows" in run("late", "replay", "everything", status=2).stderr
+    assert "leaves no late rows out" in run("late", "replay", "everything", status=2).stderr
     assert "there is no view 'per_hour'" in run("late", "per_hour", status=1).stderr
 
 
@@ -121,7 +121,7 @@ def test_with_a_policy_the_state_of_windows_is_bounded(run: Run) -> None:
     )
     refused = run("sql", f"CREATE MATERIALIZED VIEW b WITH (state = 'bounded') AS {select}", status=2).stderr
     assert "the state of this view would grow with clicks" in refused
-    assert "hint: late = 'divert', late = 'drop' or correct_for lets go of windows that are closed" in refused
+    assert "hint: late = 'divert', late = 'drop' or correct_for removes closed windows" in refused
     run("sql", f"CREATE MATERIALIZED VIEW b WITH (state = 'bounded', correct_for = '1 day') AS {select}")
 
 
@@ -167,7 +167,7 @@ def test_status_and_views_show_the_ledger_and_the_watermark(run: Run) -> None:
 def test_explain_says_the_policy_and_when_rows_are_final(run: Run) -> None:
     facts = {row["property"]: row["value"] for row in listed(run("sql", "EXPLAIN per_minute", "--json"))}
     assert facts["late rows"] == (
-        "a row that comes too late for its window is left out, and shown in per_minute.late"
+        "a row that is late for its window is left out, and recorded in per_minute.late"
     )
     assert facts["final"] == "a row is shown when the watermark of clicks has reached the end of its window"
     assert facts["watermark"] == "2026-01-01T12:04:00+00:00"
@@ -175,7 +175,7 @@ def test_explain_says_the_policy_and_when_rows_are_final(run: Run) -> None:
     assert "wait until final, by the watermark of clicks" in facts["graph"]
     run("late", "replay", "per_minute", "--no-run")
     facts = {row["property"]: row["value"] for row in listed(run("sql", "EXPLAIN per_minute", "--json"))}
-    assert facts["given back"] == "late rows of partition 0 of clicks before offset 4"
+    assert facts["replayed"] == "late rows of partition 0 of clicks before offset 4"
     facts = {row["property"]: row["value"] for row in listed(run("sql", "EXPLAIN hops", "--json"))}
     assert "until the watermark is 30 seconds past its window" in facts["late rows"]
     facts = {row["property"]: row["value"] for row in listed(run("sql", "EXPLAIN dropping", "--json"))}

@@ -82,7 +82,7 @@ def test_what_needs_no_data_loads_nothing_heavy(arguments: list[str]) -> None:
 def test_errors_go_to_stderr_without_a_traceback(folder: Path) -> None:
     status, out, err = finished("sql", "SELEC 1", folder=folder)
     assert (status, out) == (2, "")
-    assert err.startswith("error: 'SELEC' does not begin a statement\ndetail: line 1, column 1\n")
+    assert err.startswith("error: no statement begins with 'SELEC'\ndetail: line 1, column 1\n")
     assert "\nhint: " in err
 
 

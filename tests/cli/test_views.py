@@ -122,7 +122,7 @@ def test_the_same_file_again_changes_nothing(run: Run, shop: Path) -> None:
 
 def test_a_view_that_differs_is_refused_with_the_difference(run: Run, shop: Path) -> None:
     result = run("run", "-", "--once", stdin=FILE.replace("count(*)", "count(o.id)"), status=1)
-    assert "error: view 'revenue' is there already and differs" in result.stderr
+    assert "error: view 'revenue' already exists and differs" in result.stderr
     assert "-SELECT c.country, sum(o.amount) AS revenue, count(*) AS orders" in result.stderr
     assert "+SELECT c.country, sum(o.amount) AS revenue, count(o.id) AS orders" in result.stderr
     assert "hint: CREATE OR REPLACE MATERIALIZED VIEW revenue" in result.stderr
@@ -170,7 +170,7 @@ def test_a_stopped_view_is_told_and_is_a_failure(run: Run) -> None:
     run("append", "orders", "-", stdin=orders(range(1), customer=9))
     result = run("run", "--once", status=1)
     assert "view average is stopped: " in result.stderr
-    assert "hint: correct what it says, then headwater rebuild average" in result.stderr
+    assert "hint: correct the cause, then headwater rebuild average" in result.stderr
     assert listed(run("run", "--once", "--json", status=1))["ticks"] == 0
     (average, revenue) = listed(run("status", "--json", status=1))["views"]
     assert (average["status"], average["last_tick"]) == ("stopped", 1)
@@ -200,8 +200,8 @@ def test_an_engine_says_which_views_are_stopped_when_it_starts_and_when_it_ends(
     assert len(stopped) == 3
     assert "running 2 views" in stopped[1]
     assert stopped[2].endswith(
-        "\nhint: correct what it says, then headwater rebuild average; "
-        "on_error = 'divert' leaves out rows that fail, and shows them in average.errors\n"
+        "\nhint: correct the cause, then headwater rebuild average; "
+        "on_error = 'divert' leaves failed rows out, and records them in average.errors\n"
     )
     run("rebuild", "average", "--no-run")
     assert "is stopped" not in run("run").stderr.split("running")[0]
@@ -323,7 +323,7 @@ def test_names_that_are_not_there_are_answered_with_what_was_probably_meant(run:
         (
             "DESCRIBE nope",
             "there is no topic or view 'nope'",
-            "SHOW TOPICS and SHOW VIEWS list what is there",
+            "SHOW TOPICS and SHOW VIEWS list all names",
         ),
         ("DROP VIEW orders", "there is no view 'orders'", "orders is a topic: DROP TOPIC orders"),
         ("DROP TOPIC revenue", "there is no topic 'revenue'", "revenue is a view: DROP VIEW revenue"),

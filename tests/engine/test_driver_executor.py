@@ -146,7 +146,7 @@ def test_where_one_overflows_each_makes_its_own_step_and_the_others_go_on() -> N
     ((step, error),) = failed
     assert step is steps[1]
     assert isinstance(error, ArithmeticOverflowError)
-    assert error.detail == "the group is k = 1"
+    assert error.facts["key"] == {"k": 1}
 
 
 def test_a_step_that_fails_before_it_asks_leaves_the_others_alone() -> None:
@@ -173,6 +173,6 @@ def test_an_error_that_is_no_steps_own_ends_them_all() -> None:
         yield Failing(OSError("the disk is full"))
         pytest.fail("none is begun after that")
 
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(OSError):
         DriverExecutor().run(steps(), lambda _: None, lambda *_: None)
     assert begun == [1, 2]

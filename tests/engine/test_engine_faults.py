@@ -54,9 +54,9 @@ def test_an_error_that_ends_an_engine_stays_until_an_engine_makes_a_tick(
         until(lambda: faults(ws) == [("engine", "engine")])
         until(lambda: not runner.running)
         assert ws.log.faults.current()[0].reason == "ValueError: a defect"
-        with pytest.raises(ValueError, match="a defect"):
+        with pytest.raises(ValueError):
             runner.stop()
-        with pytest.raises(ValueError, match="a defect"):
+        with pytest.raises(ValueError):
             ws.run()
     assert faults(ws) == [("engine", "engine")]
     ws.run()

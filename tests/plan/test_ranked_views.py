@@ -172,7 +172,7 @@ def contents(ws: hw.Workspace) -> dict[str, list[str]]:
 
 
 @pytest.mark.long
-def test_contents_arranged_by_all_columns_are_read_and_arranged_anew_with_their_next_change(
+def test_contents_arranged_by_all_columns_are_read_and_arranged_again_with_their_next_change(
     open_ws: Open,
 ) -> None:
     chance = random.Random(3)

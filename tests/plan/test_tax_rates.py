@@ -44,7 +44,7 @@ def day(number: int) -> datetime:
     return START + timedelta(days=number)
 
 
-def test_invoices_are_the_same_by_day_by_version_and_by_copy_also_when_built_anew(
+def test_invoices_are_the_same_by_day_by_version_and_by_copy_also_when_rebuilt(
     tmp_path: Path, spark: Any
 ) -> None:
     chance, number = random.Random(3), 0

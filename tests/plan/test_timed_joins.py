@@ -87,7 +87,7 @@ def test_joins_in_time_mean_the_same_however_they_are_written(tmp_path: Path, sp
         assert ws.verify().differences == ()
 
 
-def test_a_table_beside_windows_changes_what_is_closed_whether_it_has_times_or_not(
+def test_a_table_joined_with_windows_changes_what_is_closed_whether_it_has_times_or_not(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     with hw.open(tmp_path / "ws", durability="os", spark=spark) as ws:

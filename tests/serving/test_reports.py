@@ -41,10 +41,10 @@ def test_explain_tells_what_becomes_of_rows_that_fail_and_which_hidden_columns_a
           SELECT CAST(amount AS INT) AS amount, _offset AS place FROM orders
     """)
     assert explained(shop, "strict")["errors"] == "a row that fails stops the view"
-    assert "hidden columns" not in explained(shop, "strict")
+    assert "metadata columns" not in explained(shop, "strict")
     told = explained(shop, "lenient")
-    assert told["errors"] == "a row that fails is left out, and shown in lenient.errors"
-    assert told["hidden columns"] == "_offset of orders"
+    assert told["errors"] == "a row that fails is left out, and recorded in lenient.errors"
+    assert told["metadata columns"] == "_offset of orders"
 
 
 def test_explain_tells_of_the_base_that_a_view_rests_on(shop: hw.Workspace, clock: ManualClock) -> None:
@@ -54,7 +54,7 @@ def test_explain_tells_of_the_base_that_a_view_rests_on(shop: hw.Workspace, cloc
     assert "base" not in explained(shop, "n")
     clock.advance("2 hours")
     assert shop.maintain().rows_removed == 1
-    assert explained(shop, "n")["base"].startswith("tick 1: records before it were removed")
+    assert explained(shop, "n")["base"].startswith("tick 1: earlier records were removed")
     (check,) = shop.verify().views
     assert (check.view, check.ok, check.on_base) == ("n", True, True)
 

@@ -51,7 +51,7 @@ with hw.open(folder / "ws", durability="os") as again:
 
 
 @pytest.mark.slow
-def test_whoever_needs_a_spark_that_is_gone_is_told_and_goes_on_when_it_is_opened_again(
+def test_whoever_needs_a_spark_that_has_ended_gets_an_error_and_goes_on_when_it_is_opened_again(
     tmp_path: Path,
 ) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True)

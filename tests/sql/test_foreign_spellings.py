@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import headwater as hw
 from headwater.sql.parser import parse
+from tests.raising import raises
 from tests.sql.test_sql_support import table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -200,13 +201,13 @@ def test_what_only_looks_like_another_spelling_is_read(query: str) -> None:
 
 
 def test_asof_as_a_name_that_was_not_meant_is_refused_even_where_no_time_is_given() -> None:
-    with pytest.raises(hw.StatementError, match="ASOF would be read as another name") as refused:
+    with raises(hw.StatementError, reason="other-dialect", keyword="ASOF") as refused:
         parse("SELECT price, bid FROM trades ASOF JOIN quotes ON asof.symbol = quotes.symbol")
     assert "FROM trades JOIN quotes FOR SYSTEM_TIME AS OF trades." in (refused.value.hint or "")
-    with pytest.raises(hw.StatementError) as refused:
+    with raises(hw.StatementError, reason="other-dialect", keyword="ASOF") as refused:
         parse("SELECT bid FROM (SELECT * FROM trades) ASOF JOIN quotes ON true")
     assert "FROM <left> JOIN quotes FOR SYSTEM_TIME AS OF <left>." in (refused.value.hint or "")
-    with pytest.raises(hw.StatementError) as refused:
+    with raises(hw.StatementError, reason="other-dialect") as refused:
         parse("SELECT bid FROM trades LEFT ASOF JOIN quotes ON trades.symbol = quotes.symbol")
     assert "FROM trades LEFT JOIN quotes FOR SYSTEM_TIME AS OF trades." in (refused.value.hint or "")
 
@@ -221,7 +222,7 @@ def test_asof_as_a_name_that_was_not_meant_is_refused_even_where_no_time_is_give
     ],
 )
 def test_gap_fill_with_other_arguments_is_refused_with_what_works_too(query: str, window: str) -> None:
-    with pytest.raises(hw.StatementError, match="there is no") as refused:
+    with raises(hw.StatementError, reason="other-dialect") as refused:
         parse(query)
     assert f"{window}.start AS t, count(*) AS n FROM clicks" in (refused.value.hint or "")
 

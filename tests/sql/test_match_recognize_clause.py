@@ -21,6 +21,7 @@ from headwater.sql.match_recognize_clause import MatchClause, read_match
 from headwater.sql.match_recognize_places import match_places
 from headwater.sql.ordered_aggregates import spelled
 from headwater.sql.statements import QueryText
+from tests.raising import raises
 
 A, B, C = Variable("A"), Variable("B"), Variable("C")
 
@@ -180,48 +181,51 @@ def test_spark_reads_a_query_of_the_relation_instead_and_points_to_places_of_wha
 
 
 @pytest.mark.parametrize(
-    ("clause", "part", "reason"),
+    ("clause", "part", "facts"),
     [
-        ("PATTERN (A)", "PATTERN", "a pattern is of rows in an order"),
-        ("PARTITION BY k PATTERN (A)", "PATTERN", "a pattern is of rows in an order"),
-        ("ORDER BY at DEFINE A AS x", "DEFINE", "expected PATTERN"),
-        ("ORDER BY at SEEK PATTERN (A)", "SEEK", "SEEK is not there"),
-        ("ORDER BY at PATTERN (A) DEFINE B AS x", "B", "no variable of the pattern"),
-        ("ORDER BY at PATTERN (A) DEFINE A AS x, A AS y", "A", "defined twice"),
-        ("ORDER BY at PATTERN (A) SUBSET u = (B)", "B", "no variable of the pattern"),
-        ("ORDER BY at PATTERN (A) SUBSET A = (A)", "A", "there already"),
-        ("ORDER BY at PATTERN (A) SUBSET u = (A) DEFINE u AS x", "u", "a subset"),
-        ("ORDER BY at AFTER MATCH SKIP TO LAST B PATTERN (A)", "B", "no variable of the pattern"),
-        ("ORDER BY at AFTER MATCH SKIP PATTERN (A)", "PATTERN", "expected TO"),
-        ("ORDER BY at MEASURES x PATTERN (A)", "x", "a measure has a name"),
-        ("ORDER BY at MEASURES x AS a, y AS A PATTERN (A)", "A", "two measures"),
-        ("ORDER BY at PATTERN (A{3,2})", "{3,2}", "repeated 3 to 2 times"),
-        ("ORDER BY at PATTERN (A{0})", "{0}", "repeated 0 to 0 times"),
-        ("ORDER BY at PATTERN (A{1001})", "{1001}", "at most"),
-        ("ORDER BY at PATTERN (A{})", "}", "how often"),
-        ("ORDER BY at PATTERN (A B++)", "+", "one quantifier"),
-        ("ORDER BY at PATTERN (* A)", "*", "nothing before this"),
-        ("ORDER BY at PATTERN (A | )", ")", "missing"),
-        ("ORDER BY at PATTERN (A & B)", "&", "does not belong"),
-        ("ORDER BY at PATTERN ({- A)", "{-", "never closed"),
-        ("ORDER BY at PATTERN (PERMUTE(A, B, C, D, E, F, G))", "PERMUTE", "too many"),
-        ("ORDER BY at PATTERN (A) EMIT TIMEOUTS", "EMIT", "without WITHIN"),
+        ("PATTERN (A)", "PATTERN", {"reason": "not-ordered"}),
+        ("PARTITION BY k PATTERN (A)", "PATTERN", {"reason": "not-ordered"}),
+        ("ORDER BY at DEFINE A AS x", "DEFINE", {"expected": "PATTERN", "found": "DEFINE"}),
+        ("ORDER BY at SEEK PATTERN (A)", "SEEK", {"reason": "seek"}),
+        ("ORDER BY at PATTERN (A) DEFINE B AS x", "B", {"reason": "unknown-variable", "variable": "B"}),
+        ("ORDER BY at PATTERN (A) DEFINE A AS x, A AS y", "A", {"reason": "defined-twice", "variable": "A"}),
+        ("ORDER BY at PATTERN (A) SUBSET u = (B)", "B", {"reason": "unknown-variable", "variable": "B"}),
+        ("ORDER BY at PATTERN (A) SUBSET A = (A)", "A", {"reason": "subset-exists"}),
+        ("ORDER BY at PATTERN (A) SUBSET u = (A) DEFINE u AS x", "u", {"reason": "subset-defined"}),
+        (
+            "ORDER BY at AFTER MATCH SKIP TO LAST B PATTERN (A)",
+            "B",
+            {"reason": "unknown-variable", "variable": "B"},
+        ),
+        ("ORDER BY at AFTER MATCH SKIP PATTERN (A)", "PATTERN", {"expected": "TO"}),
+        ("ORDER BY at MEASURES x PATTERN (A)", "x", {"reason": "measure-without-name"}),
+        ("ORDER BY at MEASURES x AS a, y AS A PATTERN (A)", "A", {"reason": "measure-twice", "measure": "A"}),
+        ("ORDER BY at PATTERN (A{3,2})", "{3,2}", {"reason": "quantifier-empty"}),
+        ("ORDER BY at PATTERN (A{0})", "{0}", {"reason": "quantifier-empty"}),
+        ("ORDER BY at PATTERN (A{1001})", "{1001}", {"reason": "repeats-max"}),
+        ("ORDER BY at PATTERN (A{})", "}", {"reason": "quantifier-without-number"}),
+        ("ORDER BY at PATTERN (A B++)", "+", {"reason": "two-quantifiers"}),
+        ("ORDER BY at PATTERN (* A)", "*", {"reason": "quantifier-without-variable"}),
+        ("ORDER BY at PATTERN (A | )", ")", {"reason": "variable-missing"}),
+        ("ORDER BY at PATTERN (A & B)", "&", {"reason": "unexpected-sign"}),
+        ("ORDER BY at PATTERN ({- A)", "{-", {"reason": "not-closed"}),
+        ("ORDER BY at PATTERN (PERMUTE(A, B, C, D, E, F, G))", "PERMUTE", {"reason": "permute-parts-max"}),
+        ("ORDER BY at PATTERN (A) EMIT TIMEOUTS", "EMIT", {"reason": "timeouts-without-within"}),
         (
             "ORDER BY at ALL ROWS PER MATCH WITH UNMATCHED ROWS PATTERN (A {- B -})",
             "{- B -}",
-            "neither matched nor unmatched",
+            {"reason": "unmatched-with-exclusion"},
         ),
-        ("ORDER BY at PATTERN (A) MEASURES y AS z", "MEASURES", "does not belong behind"),
-        ("ORDER BY at PATTERN (A) WITHIN DEFINE A AS x", "DEFINE", "expected an expression"),
-        ("ORDER BY PATTERN (A)", "PATTERN", "expected an expression"),
+        ("ORDER BY at PATTERN (A) MEASURES y AS z", "MEASURES", {"reason": "clause-order"}),
+        ("ORDER BY at PATTERN (A) WITHIN DEFINE A AS x", "DEFINE", {"expected": "an expression"}),
+        ("ORDER BY PATTERN (A)", "PATTERN", {"expected": "an expression"}),
     ],
 )
-def test_refusals_underline_what_is_wrong(clause: str, part: str, reason: str) -> None:
+def test_refusals_underline_what_is_wrong(clause: str, part: str, facts: dict[str, str]) -> None:
     statement = f"CREATE MATERIALIZED VIEW v AS\nSELECT * FROM t MATCH_RECOGNIZE ({clause})"
     query = QueryText(statement.split("\n")[1], statement.index("SELECT"), statement)
-    with pytest.raises(StatementError) as caught:
+    with raises(StatementError, **facts) as caught:
         read_match(query, *match_places(query.text))
-    assert reason in str(caught.value)
     _, line, marks = str(caught.value.detail).splitlines()[:3]
     start = marks.index("^")
     assert line[start : start + marks.count("^")] == part

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import headwater as hw
 from headwater.spark.spark_errors import own_errors, unplanned
+from tests.raising import raises
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -305,12 +306,12 @@ def test_many_odd_statements_raise_errors_of_headwater_or_none(shop: hw.Workspac
 )
 def test_half_of_a_surrogate_pair_is_refused(ws: hw.Workspace, text: str) -> None:
     for run in (ws.sql, ws.query):
-        with pytest.raises(hw.StatementError, match="surrogate"):
+        with raises(hw.StatementError, reason="surrogate"):
             run(text)
 
 
 @pytest.mark.slow
-def test_listagg_stands_beside_distinct_aggregates(shop: hw.Workspace) -> None:
+def test_listagg_works_with_distinct_aggregates(shop: hw.Workspace) -> None:
     """Spark fails on it, in views and in queries."""
     query = """
         SELECT country, count(DISTINCT id) AS n, listagg(DISTINCT name, ',') WITHIN GROUP (ORDER BY name DESC) AS names,
@@ -347,5 +348,5 @@ def test_a_spark_that_is_gone_stops_no_view(spark: SparkSession) -> None:
 def test_faults_of_headwater_itself_pass_as_they_are() -> None:
     with pytest.raises(KeyError), own_errors(unplanned):
         raise KeyError("a fault")
-    with pytest.raises(hw.StatementError, match="nested too deeply"), own_errors(unplanned):
+    with raises(hw.StatementError, reason="nested-too-deeply"), own_errors(unplanned):
         raise RecursionError

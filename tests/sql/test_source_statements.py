@@ -30,6 +30,7 @@ from headwater.sql.statements import (
     ShowSinks,
     ShowSources,
 )
+from tests.raising import raises
 
 SHOP = "CREATE SOURCE shop FROM POSTGRES WITH (url = env('SHOP_URL'), tables = 'public.orders, public.customers')"
 CACHE = (
@@ -96,7 +97,7 @@ def test_options_that_are_set_and_what_is_explained_are_read() -> None:
     ]
 
 
-def test_what_can_be_altered_is_among_the_options_of_its_kind_and_the_rest_is_created_anew() -> None:
+def test_what_can_be_altered_is_among_the_options_of_its_kind_and_the_rest_is_replaced() -> None:
     for settable, known in ((SOURCE_SETTABLE, SOURCE_OPTIONS), (SINK_SETTABLE, SINK_OPTIONS)):
         assert settable.keys() == known.keys()
         assert all(set(names) <= set(known[kind]) for kind, names in settable.items())
@@ -105,51 +106,59 @@ def test_what_can_be_altered_is_among_the_options_of_its_kind_and_the_rest_is_cr
     other = altered(cache.definition, {"url": EnvValue("CACHE_URL"), "on_error": "divert"})
     assert other.options == {"url": EnvValue("CACHE_URL"), "key": "country", "on_error": "divert"}
     assert altered(other, {"on_error": None}).options == {"url": EnvValue("CACHE_URL"), "key": "country"}
-    with pytest.raises(UsageError, match="prefix of sink 'cache' is fixed") as fixed:
+    with pytest.raises(UsageError) as fixed:
         altered(cache.definition, {"prefix": "p:"})
     assert fixed.value.hint is not None
     assert fixed.value.hint.startswith(
         "CREATE OR REPLACE SINK cache FROM revenue INTO REDIS WITH (url = 'redis://:***@"
     )
-    with pytest.raises(SchemaError, match="says nothing of its url"):
+    with pytest.raises(SchemaError) as refused:
         altered(cache.definition, {"url": None})
+    assert refused.value.hint == "WITH (url = '...', ...)"
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "hint"),
+    ("text", "facts", "hint"),
     [
         (
             "CREATE SOURCE s FROM POSTGRSE WITH (url = 'x')",
-            "is not a kind of source",
+            {"reason": "unknown-kind", "kind": "POSTGRSE"},
             "did you mean POSTGRES?",
         ),
-        ("CREATE SOURCE s FROM POSTGRES WITH (tables = 'a')", "says nothing of its url", "WITH (url = '...'"),
+        ("CREATE SOURCE s FROM POSTGRES WITH (tables = 'a')", {}, "WITH (url = '...'"),
         (
             "CREATE SOURCE s FROM POSTGRES WITH (url = 'x', tabels = 'a')",
-            "'tabels' is not an option",
+            {"reason": "unknown-option", "option": "tabels"},
             "tables",
         ),
-        ("CREATE SOURCE s WITH (url = 'x')", "expected FROM", "CREATE SOURCE s FROM POSTGRES"),
-        ("CREATE SINK s FROM v WITH (url = 'x')", "expected INTO", "INTO REDIS"),
-        ("CREATE SINK s FROM v INTO REDIS WITH (key = 'k')", "says nothing of its url", "WITH (url"),
-        ("CREATE SINK 9s FROM v INTO REDIS WITH (url = 'x')", "", ""),
-        ("ALTER SOURCE shop STOP", "expected what to do with the source", "PAUSE, RESUME or RESTART"),
-        ("ALTER SINK cache PAUSE", "expected SET", "ALTER SINK cache SET"),
-        ("ALTER SINK cache SET ()", "SET needs at least one option", "on_error"),
-        ("ALTER SOURCE shop SET (tabels = 'a')", "'tabels' is not an option", "tables"),
-        ("ALTER TOPIC t ALTER COLUMN c ACCEPT", "expected TYPE, DROP NOT NULL or ACCEPT DROP", ""),
-        ("SHOW SOURCE", "there is no SHOW SOURCE", "SOURCES"),
+        (
+            "CREATE SOURCE s WITH (url = 'x')",
+            {"expected": "FROM", "found": "WITH"},
+            "CREATE SOURCE s FROM POSTGRES",
+        ),
+        ("CREATE SINK s FROM v WITH (url = 'x')", {"expected": "INTO", "found": "WITH"}, "INTO REDIS"),
+        ("CREATE SINK s FROM v INTO REDIS WITH (key = 'k')", {}, "WITH (url"),
+        ("CREATE SINK 9s FROM v INTO REDIS WITH (url = 'x')", {"expected": "a name", "found": "9"}, ""),
+        ("ALTER SOURCE shop STOP", {"expected": "an action", "found": "STOP"}, "PAUSE, RESUME or RESTART"),
+        ("ALTER SINK cache PAUSE", {"expected": "SET", "found": "PAUSE"}, "ALTER SINK cache SET"),
+        ("ALTER SINK cache SET ()", {"reason": "no-options"}, "on_error"),
+        ("ALTER SOURCE shop SET (tabels = 'a')", {"option": "tabels"}, "tables"),
+        (
+            "ALTER TOPIC t ALTER COLUMN c ACCEPT",
+            {"expected": "TYPE, DROP NOT NULL or ACCEPT DROP", "found": "ACCEPT"},
+            "",
+        ),
+        ("SHOW SOURCE", {"reason": "unknown-show", "found": "SOURCE"}, "SOURCES"),
         (
             "CREATE OR REPLACE SINK IF NOT EXISTS s FROM v INTO REDIS WITH (url = 'x')",
-            "exclude each other",
+            {"reason": "or-replace-if-not-exists"},
             "",
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_way_out(text: str, said: str, hint: str) -> None:
-    with pytest.raises(StatementError) as refused:
+def test_what_cannot_be_read_is_refused_with_the_way_out(text: str, facts: dict[str, str], hint: str) -> None:
+    with raises(StatementError, **facts) as refused:
         parse(text)
-    assert said in refused.value.message
     assert hint in (refused.value.hint or "")
 
 

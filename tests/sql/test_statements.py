@@ -27,6 +27,7 @@ from headwater.sql.statements import (
     ShowTopics,
     WidenColumn,
 )
+from tests.raising import raises
 
 
 def one(text: str) -> object:
@@ -146,53 +147,96 @@ def test_env_stays_in_the_environment_until_it_is_needed() -> None:
     assert isinstance(statement, CreateTopic)
     assert statement.options == {"retention": EnvValue("KEEP")}
     assert statement.definition({"KEEP": "2 days"}).retention_us == 2 * 86_400_000_000
-    with pytest.raises(UsageError, match="KEEP is not set"):
+    with pytest.raises(UsageError) as refused:
         statement.definition({})
+    assert "KEEP" in refused.value.message
 
 
 @pytest.mark.parametrize(
-    ("text", "reason", "underlined", "hint"),
+    ("text", "facts", "underlined", "hint"),
     [
-        ("FROB", "does not begin a statement", "FROB", "CREATE TOPIC"),
-        ("INSERT INTO t VALUES (1)", "appended, not inserted", "INSERT", "append"),
-        ("CREATE TABLE t (a INT)", "no tables", "TABLE", "write CREATE TOPIC"),
-        ("CREATE TOPIC t", r"expected \(", "^", "give the columns"),
-        ("CREATE TOPIC t (a BIGNT)", "'BIGNT' is not a type", "BIGNT", "BIGINT"),
-        ("CREATE TOPIC t (a VARCHAR(10))", "is not a type", "VARCHAR(10)", "STRING"),
-        ("CREATE TOPIC t (a INT", r"expected \), found the end", "^", None),
-        ("CREATE TOPIC t (a INT DEFAULT 3)", "have no DEFAULT", "DEFAULT", "NOT NULL"),
-        ("CREATE TOPIC 't' (a INT)", "found a string", "'t'", "`t`"),
-        ("CREATE TOPIC t (a)", "has no type", "a", "a STRING"),
+        ("FROB", {"reason": "unknown-statement", "found": "FROB"}, "FROB", "CREATE TOPIC"),
+        ("INSERT INTO t VALUES (1)", {"reason": "other-dialect", "keyword": "INSERT"}, "INSERT", "append"),
+        (
+            "CREATE TABLE t (a INT)",
+            {"reason": "other-dialect", "keyword": "TABLE"},
+            "TABLE",
+            "write CREATE TOPIC",
+        ),
+        ("CREATE TOPIC t", {"expected": "(", "found": ""}, "^", "write the columns"),
+        ("CREATE TOPIC t (a BIGNT)", {"type": "BIGNT"}, "BIGNT", "BIGINT"),
+        ("CREATE TOPIC t (a VARCHAR(10))", {"type": "VARCHAR(10)"}, "VARCHAR(10)", "STRING"),
+        ("CREATE TOPIC t (a INT", {"expected": ")", "found": ""}, "^", None),
+        (
+            "CREATE TOPIC t (a INT DEFAULT 3)",
+            {"reason": "column-constraint", "found": "DEFAULT"},
+            "DEFAULT",
+            "NOT NULL",
+        ),
+        ("CREATE TOPIC 't' (a INT)", {"expected": "a name", "found": "t"}, "'t'", "`t`"),
+        ("CREATE TOPIC t (a)", {"reason": "no-type"}, "a", "a STRING"),
         (
             "CREATE TOPIC t (a INT) WITH (partition = 3)",
-            "not an option",
+            {"reason": "unknown-option", "option": "partition"},
             "partition",
             "did you mean partitions",
         ),
-        ("CREATE TOPIC t (a INT) WITH (partitions 3)", "expected =", "3", "partitions = value"),
-        ("CREATE TOPIC t (a INT) WITH (cleanup = compact)", "is a string", "compact", "cleanup = 'compact'"),
-        ("CREATE TOPIC t (a INT) WITH (partitions = 1, partitions = 2)", "given twice", "partitions", None),
+        (
+            "CREATE TOPIC t (a INT) WITH (partitions 3)",
+            {"expected": "=", "found": "3"},
+            "3",
+            "partitions = value",
+        ),
+        (
+            "CREATE TOPIC t (a INT) WITH (cleanup = compact)",
+            {"reason": "option-value", "option": "cleanup"},
+            "compact",
+            "cleanup = 'compact'",
+        ),
+        (
+            "CREATE TOPIC t (a INT) WITH (partitions = 1, partitions = 2)",
+            {"reason": "option-twice", "option": "partitions"},
+            "partitions",
+            None,
+        ),
         (
             "CREATE TOPIC t (a INT, WATERMARK FOR a AS a + 1)",
-            "less an interval",
+            {"reason": "watermark-expression"},
             "+",
             "INTERVAL '10 minutes'",
         ),
-        ("CREATE TOPIC t (a INT, WATERMARK FOR a AS b)", "less an interval", "b", None),
-        ("CREATE TOPIC t (a TIMESTAMP, WATERMARK FOR a AS a - 5)", "expected INTERVAL", "5", None),
-        ("CREATE TOPIC t (a TIMESTAMP, WATERMARK FOR a AS a - INTERVAL 'x')", "not a span", "'x'", None),
-        ("CREATE TOPIC t (a INT PRIMARY KEY, PRIMARY KEY (a))", "given twice", "PRIMARY", None),
-        ("ALTER TOPIC t DROP COLUMN c", "cannot DROP", "DROP", "ADD COLUMN"),
-        ("ALTER TOPIC t ALTER COLUMN c SET NOT NULL", "expected TYPE", "SET", None),
-        ("ALTER TOPIC t SET ()", "at least one", "(", None),
-        ("SHOW TOPICS SHOW", "complete before", "SHOW", "separate"),
-        ("SHOW FROGS", "no SHOW FROGS", "FROGS", "SHOW TOPICS"),
-        ("CREATE TOPIC t (a INT) WITH (cleanup = 'x", "never closed", "'x", "close it"),
-        ("SHOW TOPICS /* oh", "never closed", "/* oh", None),
+        ("CREATE TOPIC t (a INT, WATERMARK FOR a AS b)", {"reason": "watermark-expression"}, "b", None),
+        (
+            "CREATE TOPIC t (a TIMESTAMP, WATERMARK FOR a AS a - 5)",
+            {"expected": "INTERVAL", "found": "5"},
+            "5",
+            None,
+        ),
+        ("CREATE TOPIC t (a TIMESTAMP, WATERMARK FOR a AS a - INTERVAL 'x')", {}, "'x'", None),
+        (
+            "CREATE TOPIC t (a INT PRIMARY KEY, PRIMARY KEY (a))",
+            {"reason": "primary-key-twice"},
+            "PRIMARY",
+            None,
+        ),
+        ("ALTER TOPIC t DROP COLUMN c", {"reason": "alter-topic", "found": "DROP"}, "DROP", "ADD COLUMN"),
+        (
+            "ALTER TOPIC t ALTER COLUMN c SET NOT NULL",
+            {"expected": "TYPE, DROP NOT NULL or ACCEPT DROP", "found": "SET"},
+            "SET",
+            None,
+        ),
+        ("ALTER TOPIC t SET ()", {"reason": "no-options"}, "(", None),
+        ("SHOW TOPICS SHOW", {"reason": "not-at-end", "found": "SHOW"}, "SHOW", "separate"),
+        ("SHOW FROGS", {"reason": "unknown-show", "found": "FROGS"}, "FROGS", "SHOW TOPICS"),
+        ("CREATE TOPIC t (a INT) WITH (cleanup = 'x", {"reason": "not-closed"}, "'x", "close it"),
+        ("SHOW TOPICS /* oh", {"reason": "not-closed"}, "/* oh", None),
     ],
 )
-def test_a_refusal_points_at_its_place(text: str, reason: str, underlined: str, hint: str | None) -> None:
-    with pytest.raises(StatementError, match=reason) as caught:
+def test_a_refusal_points_at_its_place(
+    text: str, facts: dict[str, str], underlined: str, hint: str | None
+) -> None:
+    with raises(StatementError, **facts) as caught:
         parse("SHOW TOPICS;\n\t" + text)
     assert caught.value.detail is not None
     place, line, carets = caught.value.detail.splitlines()[:3]
@@ -204,10 +248,10 @@ def test_a_refusal_points_at_its_place(text: str, reason: str, underlined: str, 
 
 
 def test_what_the_catalog_refuses_points_too() -> None:
-    with pytest.raises(StatementError, match="must be part of its primary key") as caught:
+    with pytest.raises(StatementError) as caught:
         parse("CREATE TOPIC t (a INT, b INT, PRIMARY KEY (a)) WITH (partition_by = 'b')")
     assert "^^^" in str(caught.value)
-    assert "no order between them" in str(caught.value)
+    assert "partition_by = 'a'" in str(caught.value.hint)
     assert caught.value.line == 1
 
 

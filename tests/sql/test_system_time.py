@@ -5,6 +5,7 @@ import pytest
 from headwater.core.errors import StatementError
 from headwater.sql.ordered_aggregates import spelled
 from headwater.sql.system_time import are_versions_among, may_read_versions
+from tests.raising import raises
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_several_clauses_each_have_their_quotes() -> None:
 
 
 def test_strings_in_both_kinds_of_quotes_are_refused() -> None:
-    with pytest.raises(StatementError, match="both kinds of quotes"):
+    with raises(StatementError, reason="mixed-quotes"):
         spelled("""FROM a FOR SYSTEM_TIME AS OF f('x', "y") c""")
 
 

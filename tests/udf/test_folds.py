@@ -13,6 +13,7 @@ import pytest
 
 import headwater as hw
 from tests.equation.tables import holds
+from tests.raising import raises
 
 pytestmark = pytest.mark.slow
 
@@ -221,7 +222,7 @@ def test_where_a_tick_ends_is_not_seen_by_the_step(tmp_path: Path, spark: SparkS
         ({"key": []}, "has no key"),
         ({"returns": "account STRING"}, "which is its key"),
         ({"zero": {"balance": 1}}, "zero of 'accounts'"),
-        ({"step": None}, "step of 'accounts' is a function to call"),
+        ({"step": None}, "step of 'accounts' is a function"),
     ],
 )
 def test_what_cannot_be_folded_is_refused(
@@ -277,7 +278,7 @@ def test_other_columns_are_checked_against_the_views_above(tmp_path: Path, spark
         assert ws.run().stopped == {}
         assert ws.verify().ok
         other = {"zero": (0,), "step": lambda s, e: (1,), "returns": "n BIGINT"}
-        with pytest.raises(hw.UsageError, match="a view would not stand"):
+        with raises(hw.UsageError, reason="breaks-view"):
             ws.fold("accounts", **(FOLD | other))
         ws.fold("accounts", **wider)
         assert ws.run().stopped == {}

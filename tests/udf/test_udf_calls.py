@@ -14,6 +14,7 @@ import pytest
 import headwater as hw
 from headwater.udf.udf_definitions import builtin
 from tests.equation.tables import TOPIC, Row, Table, holds, play
+from tests.raising import raises
 
 pytestmark = pytest.mark.slow
 
@@ -210,7 +211,7 @@ def test_another_type_changes_the_columns_of_the_views_above(tmp_path: Path, spa
         ws.run()
         holds(ws, "above", [("2.0 twice",)])
         ws.sql("CREATE MATERIALIZED VIEW upper AS SELECT upper(p) AS p FROM above")
-        with pytest.raises(hw.UsageError, match="a view would not stand"):
+        with raises(hw.UsageError, reason="breaks-view"):
             ws.function("twice", lambda x: [x], returns="ARRAY<DOUBLE>", per_row=True)
         assert ws.view("above").schema.field("p").type == pa.string()  # as it was
         ws.function("twice", lambda x: f"{x} twice", returns="STRING", per_row=True)
@@ -305,20 +306,20 @@ def test_a_wrong_declaration_is_refused(declare: Any, said: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "facts"),
     [
-        ("SELECT thrice(price) AS x FROM items", "Cannot resolve routine `thrice`"),
-        ("SELECT twice(x => price) AS x FROM items", "by position"),
-        ("SELECT twice() AS x FROM items", "without an argument"),
-        ("FOLD items BY id WITH twice", "expected a query, found 'FOLD'"),
+        ("SELECT thrice(price) AS x FROM items", {"condition": "UNRESOLVED_ROUTINE"}),
+        ("SELECT twice(x => price) AS x FROM items", {"reason": "named-arguments"}),
+        ("SELECT twice() AS x FROM items", {"reason": "no-arguments"}),
+        ("FOLD items BY id WITH twice", {"expected": "a query", "found": "FOLD"}),
     ],
 )
 def test_a_view_that_calls_a_function_wrongly_is_refused(
-    query: str, said: str, tmp_path: Path, spark: SparkSession
+    query: str, facts: dict[str, str], tmp_path: Path, spark: SparkSession
 ) -> None:
     with open_items(tmp_path, spark) as ws:
         ws.sql(TOPIC)
-        with pytest.raises(hw.StatementError, match=said):
+        with raises(hw.StatementError, **facts):
             ws.sql(f"CREATE MATERIALIZED VIEW view AS {query}")
 
 
@@ -332,7 +333,7 @@ def test_what_cannot_be_pickled_runs_in_views_and_is_named_where_spark_needs_it(
         ws.topic("items").append([{"id": 1, "price": 2.0}])
         ws.run()
         holds(ws, "view", [(2.0,)])
-        with pytest.raises(hw.UsageError, match="cannot be sent to Spark's Python workers"):
+        with raises(hw.UsageError, reason="not-picklable", function="noted"):
             ws.query("SELECT noted(price) FROM items")
 
 

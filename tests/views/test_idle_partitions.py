@@ -25,11 +25,11 @@ def raised(partitions: dict[int, Heard], now: int = 100) -> dict[int, int]:
     return decide(partitions, idle_after_us=10, lateness_us=3, now_us=now)
 
 
-def test_a_silent_partition_goes_up_to_the_lowest_of_the_others() -> None:
+def test_an_idle_partition_goes_up_to_the_lowest_of_the_others() -> None:
     assert raised({0: Heard(50, 95), 1: Heard(70, 99), 2: Heard(20, 90), 3: Heard(None, 1)}) == {2: 50, 3: 50}
 
 
-def test_a_partition_is_silent_from_idle_after_on() -> None:
+def test_a_partition_is_idle_from_idle_after_on() -> None:
     partitions = {0: Heard(0, 90), 1: Heard(0, 91)}
     assert silent(partitions, 10, 100) == {0}
     assert silent(partitions, 10, 101) == {0, 1}
@@ -39,7 +39,7 @@ def test_nothing_is_raised_while_a_speaking_partition_has_no_watermark() -> None
     assert raised({0: Heard(None, 95), 1: Heard(20, 1)}) == {}
 
 
-def test_a_topic_that_is_wholly_silent_goes_with_the_clock_less_the_lateness() -> None:
+def test_a_topic_that_is_wholly_idle_goes_with_the_clock_less_the_lateness() -> None:
     assert raised({0: Heard(50, 1), 1: Heard(None, 1)}) == {0: 97, 1: 97}
 
 
@@ -69,7 +69,7 @@ def test_after_the_decision_nothing_is_left_to_decide(partitions: dict[int, Hear
 
 
 class Stage:
-    """A log under a manual clock, and the silence of an engine that was started now."""
+    """A log under a manual clock, and the idle partitions of an engine that was started now."""
 
     def __init__(self, log: Log, clock: ManualClock) -> None:
         self.log, self.clock = log, clock
@@ -83,7 +83,7 @@ class Stage:
                 options={"partitions": 2, "partition_by": "n", "idle_after": "4 minutes"},
             )
         )
-        self.silence = IdlePartitions(log, clock)
+        self.idle = IdlePartitions(log, clock)
 
     def append(self, n: int, minute: float) -> int:
         """A row with an event time so many minutes after the start; the partition that it went to."""
@@ -95,7 +95,7 @@ class Stage:
     def go(self, minutes: float) -> None:
         """Time passes, and the engine looks at the end of it."""
         self.clock.advance(timedelta(minutes=minutes))
-        self.silence.look()
+        self.idle.check()
 
     def levels(self) -> list[float | None]:
         """The watermarks, in minutes after the start."""
@@ -130,7 +130,7 @@ def test_a_partition_that_never_had_a_row_follows_the_one_that_has(stage: Stage)
     assert stage.levels() == [8, 8]
 
 
-def test_a_topic_that_falls_silent_closes_its_last_windows_without_another_event(stage: Stage) -> None:
+def test_a_topic_that_becomes_idle_closes_its_last_windows_without_another_event(stage: Stage) -> None:
     stage.append(1, minute=0)
     stage.go(4)
     assert stage.levels() == [3, 3]
@@ -138,7 +138,7 @@ def test_a_topic_that_falls_silent_closes_its_last_windows_without_another_event
     assert stage.levels() == [63, 63]
 
 
-def test_a_wholly_silent_topic_is_written_at_most_once_in_a_quarter_of_idle_after(stage: Stage) -> None:
+def test_a_wholly_idle_topic_is_written_at_most_once_in_a_quarter_of_idle_after(stage: Stage) -> None:
     stage.append(1, minute=0)
     stage.go(4)
     first = stage.marks()
@@ -178,8 +178,8 @@ def test_a_partition_that_speaks_again_is_waited_for_again(stage: Stage) -> None
 def test_an_engine_that_comes_up_after_a_break_waits_first(stage: Stage) -> None:
     stage.append(1, minute=0)
     stage.clock.advance("10 days")
-    stage.silence = IdlePartitions(stage.log, stage.clock)
-    stage.silence.look()
+    stage.idle = IdlePartitions(stage.log, stage.clock)
+    stage.idle.check()
     stage.go(3.9)
     assert sorted(stage.levels(), key=str) == [-1, None]
     stage.go(0.1)
@@ -201,9 +201,9 @@ def test_topics_without_idle_after_or_event_time_are_left_alone() -> None:
     log = MemoryLog(clock)
     log.create_topic(define_topic("timed", SCHEMA, time="at"))
     log.create_topic(define_topic("plain", SCHEMA, options={"idle_after": "1 second"}))
-    silence = IdlePartitions(log, clock)
+    idle = IdlePartitions(log, clock)
     clock.advance("1 day")
-    silence.look()
+    idle.check()
     assert log.ends(["timed", "plain"]) == {"timed": {0: 0}, "plain": {0: 0}}
 
 
@@ -213,10 +213,10 @@ def test_a_topic_that_is_dropped_meanwhile_is_passed_over() -> None:
     log.create_topic(define_topic("clicks", SCHEMA, time="at", options={"idle_after": "1 second"}))
     topics = log.topics()
     log.drop_topic("clicks")
-    silence = IdlePartitions(log, clock)
+    idle = IdlePartitions(log, clock)
     log.topics = lambda: topics  # type: ignore[method-assign]
     clock.advance("1 day")
-    silence.look()
+    idle.check()
 
 
 def test_a_producer_that_is_silent_for_its_timeout_expires() -> None:
@@ -224,18 +224,18 @@ def test_a_producer_that_is_silent_for_its_timeout_expires() -> None:
     log = MemoryLog(clock)
     options = {"watermark": "producers", "producer_timeout": "5 minutes"}
     log.create_topic(define_topic("feed", SCHEMA, time="at", options=options))
-    silence = IdlePartitions(log, clock)
+    idle = IdlePartitions(log, clock)
     log.declare_watermark("feed", "a", 10)
     log.declare_watermark("feed", "b", 5)
     clock.advance("3 minutes")
     log.declare_watermark("feed", "a", 90)
     clock.advance("1 minute")
-    silence.look()
+    idle.check()
     assert set(log.producer_watermarks("feed")) == {"a", "b"}
     clock.advance("1 minute")
-    silence.look()
+    idle.check()
     assert set(log.producer_watermarks("feed")) == {"a"}
     assert log.partitions("feed")[0].watermark == 90
     clock.advance("1 day")
-    silence.look()
+    idle.check()
     assert (log.producer_watermarks("feed"), log.partitions("feed")[0].watermark) == ({}, 90)

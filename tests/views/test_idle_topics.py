@@ -19,7 +19,7 @@ CREATE MATERIALIZED VIEW per_user AS SELECT user, count(*) AS n FROM clicks GROU
 """
 
 
-def test_a_running_engine_speaks_for_what_is_silent_and_a_replay_finds_the_same(
+def test_a_running_engine_speaks_for_what_is_idle_and_a_replay_finds_the_same(
     tmp_path: Path, spark: Any
 ) -> None:
     clock = ManualClock(to_us(NOON))

@@ -19,6 +19,7 @@ from headwater.engine.tick.listener import Listener
 from headwater.engine.tick.tick_engine import TickReport
 from headwater.state.manifest import Manifest
 from headwater.views.pacing import REST_MS_MAX, Auto, Every, Pace, pace_of
+from tests.raising import raises
 
 FIXED_MS, ROW_MS = 20.0, 0.01
 """What a simulated tick costs: so much, and so much for each row; 100 rows a millisecond is all that it can do."""
@@ -138,9 +139,8 @@ def test_a_large_tick_teaches_nothing_about_small_ones() -> None:
 
 @pytest.mark.parametrize("every", ["soon", "", "200", "-1 s", 0.2, 200, True, timedelta(seconds=-1), b"auto"])
 def test_a_wrong_every_is_refused(every: Any) -> None:
-    with pytest.raises(UsageError, match="every is") as caught:
+    with raises(UsageError, option="every", value=every):
         pace_of(every)
-    assert "'auto'" in str(caught.value)
 
 
 def test_every_is_auto_or_a_span() -> None:
@@ -153,7 +153,7 @@ def test_every_is_auto_or_a_span() -> None:
 
 def test_a_wrong_every_or_tick_rows_starts_nothing(tmp_path: Path) -> None:
     with hw.open(tmp_path / "ws") as ws:
-        with pytest.raises(UsageError, match="every is"):
+        with raises(UsageError, option="every", value="often"):
             ws.start(every="often")
         with pytest.raises(UsageError, match="tick_rows is"):
             ws.start(tick_rows=0)

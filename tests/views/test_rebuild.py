@@ -52,7 +52,7 @@ def incarnation(ws: Workspace, view: str) -> int:
     return latest.views[view].incarnation
 
 
-def test_it_is_served_all_the_while_and_the_old_one_can_be_read_until_told(ws: Workspace) -> None:
+def test_it_is_served_all_the_while_and_the_old_one_can_be_read_until_it_is_dropped(ws: Workspace) -> None:
     before = incarnation(ws, "sums"), incarnation(ws, "total")
     assert ws.view("sums").rebuild() == ["sums", "total"]
     all_of_it = 55
@@ -63,7 +63,7 @@ def test_it_is_served_all_the_while_and_the_old_one_can_be_read_until_told(ws: W
         assert rows(ws, "total") == [{"x": all_of_it}]
         assert sum(r["x"] for r in rows(ws, "sums")) == all_of_it
     shown = {r["view"]: r for r in ws.sql("SHOW VIEWS").to_pylist()}  # type: ignore[union-attr]
-    assert shown["sums"]["reason"] == "it is being built anew, beside what is served"
+    assert shown["sums"]["reason"] == "a shadow build of it is running"
     report = ws.run()
     assert report.stopped == {}
     now = incarnation(ws, "sums"), incarnation(ws, "total")
@@ -99,7 +99,7 @@ def test_one_that_is_not_its_select_is_not_put_in_place(
     with monkeypatch.context() as patched:
         patched.setattr(shadow_comparison, "held_against", lambda *_: "1 row differs")
         report = ws.run()
-    assert "it is not what its SELECT gives" in report.stopped["sums~next"]
+    assert "the shadow build differs from its SELECT" in report.stopped["sums~next"]
     assert incarnation(ws, "sums") == before
     assert rows(ws, "total") == [{"x": 55}]
     ws.topic("t").append([{"k": 0, "v": 1}])
@@ -186,14 +186,14 @@ def test_a_comparison_that_fails_is_tried_some_times_and_then_said(
     ws.view("total").rebuild()
     if where == "held_against":
         report = ws.run()
-        assert "tried 3 times: MemoryError: no more memory" in report.stopped["total~next"]
+        assert "after 3 tries: MemoryError: no more memory" in report.stopped["total~next"]
     else:
         with ws.start(every="20 ms"):
             ws.run()  # ends: it is not waited for what is not going to be
     assert len(tried) == 3
     assert incarnation(ws, "sums") == before
     shown = {r["view"]: r for r in ws.sql("SHOW VIEWS").to_pylist()}  # type: ignore[union-attr]
-    assert "the one before goes on: built anew, it could not be compared" in shown["total"]["reason"]
+    assert "stays active: the shadow build could not be compared" in shown["total"]["reason"]
     assert rows(ws, "total") == [{"x": 55}]
     monkeypatch.undo()
     ws.view("total").rebuild()

@@ -13,6 +13,7 @@ from headwater import Workspace
 from headwater.core.settings import LogSettings
 from headwater.engine.tick import backfill_parts
 from headwater.engine.tick.listener import Listener
+from tests.raising import raises
 from tests.serving.test_changes import OneTick
 
 pytestmark = pytest.mark.slow
@@ -67,7 +68,7 @@ def test_the_old_one_goes_on_until_the_new_one_has_caught_up(ws: Workspace) -> N
     assert set(latest.views) == {"sums", "total"}
 
 
-def test_a_view_that_counts_on_rows_that_stay_is_built_anew_when_some_go(ws: Workspace) -> None:
+def test_a_view_that_needs_append_only_rows_is_rebuilt_when_some_go(ws: Workspace) -> None:
     ws.sql("CREATE MATERIALIZED VIEW some AS SELECT k, v FROM t WHERE v < 9")
     ws.sql("CREATE MATERIALIZED VIEW most AS SELECT max(v) AS v FROM some")
     ws.run()
@@ -78,12 +79,12 @@ def test_a_view_that_counts_on_rows_that_stay_is_built_anew_when_some_go(ws: Wor
     assert ws.verify().ok
 
 
-def test_it_is_told_that_another_is_being_built(ws: Workspace) -> None:
+def test_its_reason_says_that_another_is_being_built(ws: Workspace) -> None:
     ws.sql("CREATE OR REPLACE MATERIALIZED VIEW sums AS SELECT k, max(v) AS x FROM t GROUP BY k")
     one_tick(ws)
     shown = {r["view"]: r for r in (ws.sql("SHOW VIEWS")).to_pylist()}  # type: ignore[union-attr]
     assert shown["sums"]["status"] == "live"
-    assert shown["sums"]["reason"] == "its new definition is being built beside it"
+    assert shown["sums"]["reason"] == "a new definition is being built as a shadow build"
 
 
 def test_other_columns_come_with_the_switch_and_not_before(ws: Workspace) -> None:
@@ -99,9 +100,9 @@ def test_other_columns_come_with_the_switch_and_not_before(ws: Workspace) -> Non
 
 
 def test_a_replacement_that_would_break_a_reader_is_refused(ws: Workspace) -> None:
-    with pytest.raises(hw.UsageError, match="total, which reads it, would not work any more: column 'x'"):
+    with raises(hw.UsageError, reason="breaks-reader", view="sums", reader="total"):
         ws.sql("CREATE OR REPLACE MATERIALIZED VIEW sums AS SELECT k, sum(v) AS y FROM t GROUP BY k")
-    with pytest.raises(hw.UsageError, match="total, which reads it, would have columns of other types"):
+    with raises(hw.UsageError, reason="reader-types", view="sums", reader="total"):
         ws.sql("CREATE OR REPLACE MATERIALIZED VIEW sums AS SELECT k, avg(v) AS x FROM t GROUP BY k")
     ws.run()
     assert rows(ws, "total") == [{"x": 55}]
@@ -129,17 +130,17 @@ def test_a_new_definition_that_fails_leaves_the_old_one_in_place(ws: Workspace) 
     assert list(report.stopped) == ["sums~next"]
     assert rows(ws, "total") == [{"x": 55}]
     shown = {r["view"]: r for r in (ws.sql("SHOW VIEWS")).to_pylist()}  # type: ignore[union-attr]
-    assert "its new definition has stopped, the one before goes on" in shown["sums"]["reason"]
+    assert "the shadow build of its new definition has stopped" in shown["sums"]["reason"]
     ws.sql("CREATE OR REPLACE MATERIALIZED VIEW sums AS SELECT k, max(v) AS x FROM t GROUP BY k")
     ws.run()
     assert rows(ws, "total") == [{"x": 9 + 8 + 0}]
 
 
-def test_dropping_and_creating_begins_anew(ws: Workspace) -> None:
+def test_dropping_and_creating_begins_again(ws: Workspace) -> None:
     ws.sql("DROP VIEW total; DROP VIEW sums")
     ws.sql("CREATE MATERIALIZED VIEW sums AS SELECT k, max(v) AS x FROM t GROUP BY k")
     one_tick(ws)
-    with pytest.raises(hw.ViewUnavailableError, match="backfilling"):
+    with raises(hw.ViewUnavailableError, view="sums", status="backfilling"):
         ws.view("sums").read()
 
 
@@ -164,7 +165,7 @@ def test_a_view_that_cannot_be_planned_stops_alone(ws: Workspace, monkeypatch: p
             assert report.stopped["sums"] == "this cannot be planned"
             assert report.stopped["total"] == "it reads sums, which is stopped: this cannot be planned"
             assert rows(broken, "other") == [{"n": 21}]
-            with pytest.raises(hw.ViewUnavailableError, match="stopped"):
+            with raises(hw.ViewUnavailableError, view="sums", status="stopped"):
                 broken.view("sums").read()
     with hw.open(ws.path, spark=ws._spark, settings=SETTINGS) as mended:
         mended.run()

@@ -124,8 +124,9 @@ def why(
     state = view_state(manifest, view)
     if view_of(view) != view:
         raise UsageError(
-            f"{view} has records of topics as they are",
-            hint="_partition and _offset say where each is in the log",
+            f"{view} contains records of topics unchanged",
+            hint="_partition and _offset give the position of each record in the log",
+            view=view,
         )
     wanted = key_slice(state, key)
     rows = _looked_up(store, manifest, state, wanted)
@@ -173,7 +174,10 @@ def key_slice(state: ViewState, key: Any) -> Slice:
         raise UsageError(
             f"a row of view {state.name!r} is found by {', '.join(names)}: "
             f"{len(own)} values, not {len(values)}",
-            hint=f"any columns will do, such as {{{names[0]!r}: ...}}",
+            hint=f"pass values of any columns, such as {{{names[0]!r}: ...}}",
+            view=state.name,
+            expected=len(own),
+            actual=len(values),
         )
     return {c: _value(state, c, v) for c, v in zip(own, values, strict=True)}
 
@@ -183,7 +187,10 @@ def _column(state: ViewState, name: Any) -> int:
     found = [c for c, n in enumerate(names) if isinstance(name, str) and n.lower() == name.lower()]
     if not found:
         raise UsageError(
-            f"view {state.name!r} has no column {name!r}", hint=f"its columns are {', '.join(names)}"
+            f"view {state.name!r} has no column {name!r}",
+            hint=f"its columns are {', '.join(names)}",
+            view=state.name,
+            column=name,
         )
     return found[0]
 
@@ -194,7 +201,10 @@ def _value(state: ViewState, column: int, value: Any) -> pa.Array:
         return array_of([value], about.type)
     except UNFIT:
         raise UsageError(
-            f"column {about.name!r} of view {state.name!r} is {about.type}, which {value!r} is not"
+            f"column {about.name!r} of view {state.name!r} is {about.type}, and {value!r} is not",
+            view=state.name,
+            column=about.name,
+            value=value,
         ) from None
 
 
@@ -252,8 +262,10 @@ def _units(tools: EngineContext, manifest: Manifest, view: str) -> Sequence[View
         named = (name for name in unit.sources if view_of(name) != name and not is_versions(name))
         if (beside := next(named, None)) is not None:
             raise UsageError(
-                f"view {unit.name!r} reads {beside}, and what becomes of rows that are left out is not traced",
-                hint=f"{beside} has _topic, _partition and _offset of every record that it tells of",
+                f"view {unit.name!r} reads {beside}, through which rows are not traced",
+                hint=f"{beside} has _topic, _partition and _offset of every record",
+                view=unit.name,
+                reads=beside,
             )
         state = view_state(manifest, unit.name)
         if state.record.identity != unit.identity:

@@ -109,7 +109,7 @@ def _text(value: Any) -> str:
             return schema_text(value)
         case pa.RecordBatch():
             return repr(value)
-    raise TypeError(f"{type(value).__name__} has no stored form; give it one in FORMS")
+    raise TypeError(f"{type(value).__name__} has no text; add one to FORMS")
 
 
 def schema_text(schema: pa.Schema) -> str:

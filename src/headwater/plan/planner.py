@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
@@ -50,7 +50,7 @@ from headwater.plan.rewrite.determinism import SOON, Determinism
 from headwater.plan.rewrite.exact_moments import has_moments
 from headwater.plan.rewrite.metadata_column_windows import with_named_columns
 from headwater.plan.rewrite.ordered_lists import with_ordered_lists
-from headwater.plan.rewrite.relation_names import Opened, RelationNames
+from headwater.plan.rewrite.relation_names import RelationNames, RelationPlan
 from headwater.plan.rewrite.system_versions import Unversioned, VersionedNames, view_without_versions
 from headwater.plan.rewrite.udf_registration import SessionFunctions
 from headwater.plan.rewrite.unused_orders import unread_orders
@@ -116,7 +116,7 @@ _EXCLUDED = (
     "MergeScalarSubqueries",
     "MergeSubplans",
 )
-_KEPT_ANEW = {"moments": "\nmoments in long sums"}
+_NEW_LAYOUTS = {"moments": "\nmoments in long sums"}
 """Suffix of the graph's shape for functions whose state layout differs from earlier releases."""
 _IN_ORDER = "\nmoments of sorted rows"
 """Suffix of the graph's shape where moments of rows are computed differently than in earlier releases: retractions would
@@ -141,7 +141,7 @@ class Plan:
     fingerprint: str
     """Fingerprint of the graph: state with another fingerprint belongs to a different graph."""
     refuse: Refuse = field(compare=False, repr=False)
-    """`refuse(node, reason, hint=...)` raises an error that underlines the part of the SQL from which a graph node was
+    """`refuse(node, message, hint=..., **facts)` raises an error that underlines the part of the SQL from which a graph node was
     made."""
     hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Metadata columns that the graph reads, by topic."""
@@ -245,7 +245,7 @@ class Planner:
             return self._plan(query, relations, policy, "exact")
         late = tuple(self._late(query, relations, part) for part in timed.late)
         shape = _COUNTED.sub("", f"{graph_text(root)}\n{schema_text(schema)}") + "\n".join(_numbered(query))
-        shape += "".join(kept for function, kept in _KEPT_ANEW.items() if f"kind={function!r}" in shape)
+        shape += "".join(kept for function, kept in _NEW_LAYOUTS.items() if f"kind={function!r}" in shape)
         if any(_computes_moments(node) for node in g.walk(root)):
             shape += _IN_ORDER
         return Plan(
@@ -284,7 +284,7 @@ class Planner:
         words = {word.text.lower() for word in words_of(query.text) if word.is_name}
         dotted = [name for name in relations if "." in name and name.lower().rpartition(".")[2] in words]
         always = NEEDED if policy.leaves_out else ()
-        opened = self._opened(words, relations, is_timed, always)
+        opened = self._relation_plans(words, relations, is_timed, always)
         names = VersionedNames(
             self.catalyst,
             opened,
@@ -333,13 +333,13 @@ class Planner:
             frame.createOrReplaceTempView(f"`{name}`")
             self._registered[name] = relation
 
-    def _opened(
+    def _relation_plans(
         self,
         words: Collection[str],
         relations: Mapping[str, Relation],
         every: bool = False,
         always: Collection[str] = (),
-    ) -> dict[str, Opened]:
+    ) -> dict[str, RelationPlan]:
         """Return the relations of which a query of these words may read metadata columns. With `every`, return each
         relation that it may read; streams have the `always` metadata columns in addition."""
         wanted = set(hidden_among(words))
@@ -351,23 +351,23 @@ class Planner:
                 opened[name] = self._open(name, relation.schema, hidden)
         return opened
 
-    def _open(self, name: str, schema: pa.Schema, hidden: Iterable[pa.Field]) -> Opened:
+    def _open(self, name: str, schema: pa.Schema, hidden: Iterable[pa.Field]) -> RelationPlan:
         """Return an empty relation of this name, with these columns followed by metadata columns."""
         full = pa.schema([*schema, *hidden])
         marks = [{SOURCE_KEY: name, COLUMN_KEY: i} for i in range(len(full))]
         empty = self._spark.sparkContext._jsc.emptyRDD()
         known = self.catalyst.struct_type(spark_schema_json(full, marks))
         frame = self.catalyst.session.createDataFrame(empty, known)
-        return Opened(frame.queryExecution().analyzed(), len(schema))
+        return RelationPlan(frame.queryExecution().analyzed(), len(schema))
 
     def _versions(
         self, query: QueryText, words: Collection[str], relations: Mapping[str, Relation]
-    ) -> dict[str, Opened | Unversioned]:
+    ) -> dict[str, RelationPlan | Unversioned]:
         """Return the relations of which a query of these words may read row versions, or why they have none."""
         if not may_read_versions(query.text):
             return {}
         named = {name: relation for name, relation in relations.items() if name.lower() in words}
-        found: dict[str, Opened | Unversioned] = {}
+        found: dict[str, RelationPlan | Unversioned] = {}
         for name, relation in named.items():
             versions = relation.versions or VersionedRelation(refusal=view_without_versions(name))
             found[name] = versions.refusal or self._open(versions_of(name), relation.schema, versions.hidden)
@@ -380,8 +380,10 @@ class Planner:
             if name.lower() in seen:
                 refuser(query)(
                     pinned,
-                    f"the view would have two columns named {name!r}",
-                    hint="give one of them another name with AS",
+                    f"the view has two columns named {name!r}",
+                    hint="rename one of them with AS",
+                    reason="duplicate-column",
+                    name=name,
                 )
             seen[name.lower()] = name
         types = [self.catalyst.arrow_type(a.dataType()) for a in attributes]
@@ -402,7 +404,12 @@ def _fold_plan(
     """Return the plan of a fold, which does not need Spark."""
     definition = functions.declared().get(fold.name.lower())
     if definition is None or fold.topic not in relations:
-        raise StatementError(f"there is no fold {fold.name!r} of topic {fold.topic!r}", hint="ws.fold(...)")
+        raise StatementError(
+            f"there is no fold {fold.name!r} of topic {fold.topic!r}",
+            hint="declare it: ws.fold(...)",
+            fold=fold.name,
+            topic=fold.topic,
+        )
     schema = relations[fold.topic].schema
     root, shown = graph(fold, schema, definition, functions)
     return Plan(
@@ -466,19 +473,20 @@ def _refuse_moving_times(query: QueryText) -> None:
     """Reject literals such as TIMESTAMP 'now': Spark replaces them by the current time when it parses the query, without a
     trace in the plan."""
     words = words_of(query.text)
-    for kind_of, told in pairwise(words):
+    for kind_of, literal in pairwise(words):
         if (
             kind_of.is_name
             and kind_of.text.lower() in _TYPED
-            and told.kind == "string"
-            and SOON.match(told.text)
+            and literal.kind == "string"
+            and SOON.match(literal.text)
         ):
             raise pointing(
                 query.source or query.text,
                 query.start + kind_of.start,
-                query.start + told.end,
-                f"{kind_of.text} '{told.text}' depends on the current time, so the view would change without any new record",
-                hint="use a column, such as the topic's time column",
+                query.start + literal.end,
+                f"{kind_of.text} '{literal.text}' depends on the current time, so the view would change without new records",
+                hint="use a column, such as the time column of the topic",
+                reason="depends-on-time",
             )
 
 
@@ -537,11 +545,11 @@ def _dataset(catalyst: Catalyst, parsed: Jvm, query: QueryText) -> Jvm:
 def refuser(query: QueryText) -> Refuse:
     """Return a function that rejects a Catalyst node with an error that underlines the SQL from which the node was parsed."""
 
-    def refuse(node: Jvm, reason: str, *, hint: str | None = None) -> NoReturn:
+    def refuse(node: Jvm, message: str, *, hint: str | None = None, **facts: Any) -> NoReturn:
         start, end = _place(node)
         if start is None or end is None:
-            raise StatementError(reason, detail=f"in {readable(node)[:200]}", hint=hint)
-        raise _pointing(query, start, end, reason, hint)
+            raise StatementError(message, detail=f"in {readable(node)[:200]}", hint=hint, **facts)
+        raise _pointing(query, start, end, message, hint, **facts)
 
     return refuse
 
@@ -559,26 +567,27 @@ def _hidden(roots: Iterable[g.Node]) -> dict[str, tuple[str, ...]]:
 
 
 def _node_refuser(query: QueryText, origins: Mapping[int, tuple[g.Node, Jvm]]) -> Refuse:
-    def refuse(node: g.Node, reason: str, *, hint: str | None = None) -> NoReturn:
+    def refuse(node: g.Node, message: str, *, hint: str | None = None, **facts: Any) -> NoReturn:
         plan = origins[id(node)][1]
         match kind(plan):
             case "Join" | "Filter":
-                told = plan.condition() if kind(plan) == "Filter" else option(plan.condition())
+                place = plan.condition() if kind(plan) == "Filter" else option(plan.condition())
             case "Window":
-                told = plan.windowExpressions().head()
+                place = plan.windowExpressions().head()
             case _:
-                told = plan
-        refuser(query)(plan if told is None else told, reason, hint=hint)
+                place = plan
+        refuser(query)(plan if place is None else place, message, hint=hint, **facts)
 
     return refuse
 
 
-def _pointing(query: QueryText, start: int, end: int, reason: str, hint: str | None) -> StatementError:
+def _pointing(
+    query: QueryText, start: int, end: int, message: str, hint: str | None, **facts: Any
+) -> StatementError:
     """Return an error that underlines `start` to `end`, which are positions in the text that was passed to Spark."""
     at = spelled(query.text).original
-    return pointing(
-        query.source or query.text, query.start + at(start), query.start + at(end), reason, hint=hint
-    )
+    text = query.source or query.text
+    return pointing(text, query.start + at(start), query.start + at(end), message, hint=hint, **facts)
 
 
 def _place(node: Jvm) -> tuple[int | None, int | None]:
@@ -605,13 +614,13 @@ def statement_error(query: QueryText, error: Exception) -> HeadwaterError:
     if first.startswith("[") and "] " in first:
         first = first.split("] ", 1)[1]
     first = f"Spark: {first.split(' SQLSTATE:')[0].rstrip('.; ')}"
-    facts = {}
+    facts = {"condition": error.getCondition()}
     if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
         facts["missing"] = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
         first = f"there is no topic or view {facts['missing']}"
     if (window := _NO_WINDOW.search(first)) is not None:
         return _no_window(query, window[1])
-    found = _placed(query, error, first, message)
+    found = _underlined(query, error, first, message)
     found.facts.update(facts)
     return found
 
@@ -619,18 +628,16 @@ def statement_error(query: QueryText, error: Exception) -> HeadwaterError:
 def _no_window(query: QueryText, column: str) -> StatementError:
     """Return the error for `window_time` of a column that the query itself does not create with window(): Spark supports no
     other."""
-    reason = (
-        f"{column} is not made by window() in this query, and only of such a window is there a window_time"
-    )
-    hint = f"have the view that makes it give its time too: SELECT {column}, window_time({column}) AS t, ..."
+    message = f"window_time() takes a window that the same query makes with window(), and {column} is none"
+    hint = f"add the time to the view that makes the window: SELECT {column}, window_time({column}) AS t, ..."
     text = spelled(query.text).text
     called = re.search(rf"\bwindow(_time)?\s*\(\s*(\w+\s*\.\s*)?`?{column}\b`?[^()]*\)", text, re.IGNORECASE)
     if called is None:
-        return StatementError(reason, hint=hint)
-    return _pointing(query, called.start(), called.end(), reason, hint)
+        return StatementError(message, hint=hint, reason="window-time")
+    return _pointing(query, called.start(), called.end(), message, hint, reason="window-time")
 
 
-def _placed(query: QueryText, error: PySparkException, first: str, message: str) -> StatementError:
+def _underlined(query: QueryText, error: PySparkException, first: str, message: str) -> StatementError:
     """Return Spark's error with the part of the query underlined that Spark names, if any."""
     text = spelled(query.text).text
     for context in error.getQueryContext() or []:
@@ -653,13 +660,13 @@ def _hint(query: QueryText, refusal: str) -> str | None:
     if (function := _NO_FUNCTION.match(refusal)) is not None:
         if (respelled := respelled_function(query.text, words, function[1])) is not None:
             return respelled
-        return "Spark has no such function; ws.function(...) declares one of yours"
+        return "no function of Spark or of this workspace has this name; ws.function(...) declares one"
     name = next(iter(hidden_among(re.findall(r"`(\w+)` cannot be resolved", refusal))), None)
     if name is None:
         return None
     if name == "_op":
-        return "_op is a column of topics with a primary key; a view has it if its SELECT names it"
-    return f"{name} is a column of topics; a view has it if its SELECT names it, and USING hides it: join with ON"
+        return "_op is a metadata column of topics with a primary key; a view has it if its SELECT names it"
+    return f"{name} is a metadata column of topics; a view has it if its SELECT names it, and USING hides it: join with ON"
 
 
 def _computes_moments(node: g.Node) -> bool:

@@ -52,7 +52,7 @@ def found(log: Log, topic: TopicDefinition, where: str) -> dict[int, list[int]]:
 
     words = words_of(where)
     if (select := next((w for w in words if w.is_("SELECT", "WITH", "VALUES")), None)) is not None:
-        _refuse(topic, where, "a condition is about one record: it cannot have a query in it", select)
+        _refuse(topic, where, "a condition of an excision cannot have a subquery", select, "subquery")
     _balanced(where, words)
     names = {word.text.lower() for word in words if word.is_name}
     hidden = ("_partition", "_offset", *hidden_among(names))
@@ -70,8 +70,11 @@ def found(log: Log, topic: TopicDefinition, where: str) -> dict[int, list[int]]:
         if answered is None:
             raise StatementError(
                 f"the condition fails on a record of topic {topic.name!r}: {where}",
-                detail=f"it is among those from offset {table.column('_offset')[0].as_py()} of partition {partition}",
-                hint="leave such records out of it by try_cast, or by CASE WHEN ... THEN ... END",
+                detail=f"the record is at or after offset {table.column('_offset')[0].as_py()} of partition {partition}",
+                hint="use try_cast, or CASE WHEN ... THEN ... END, for such records",
+                topic=topic.name,
+                partition=partition,
+                reason="condition-failed",
             )
         if answered.num_rows:
             mine = offsets.setdefault(partition, [])
@@ -103,7 +106,8 @@ def _balanced(where: str, words: Sequence[Word]) -> None:
                 word.start,
                 word.end,
                 f"{where!r} is not one condition",
-                hint='what would stand behind WHERE: "user = 7"',
+                hint='write a condition as after WHERE: "user = 7"',
+                reason="not-one-condition",
             )
 
 
@@ -116,32 +120,48 @@ def _decline(
         hint = f"did you mean {near}?" if near else f"it has {', '.join(topic.schema.names)}"
         word = next((w for w in words if w.is_name and w.text.lower() == name.lower().split(".")[-1]), None)
         start, end = (word.start, word.end) if word is not None else (0, len(where))
-        raise pointing(where, start, end, f"topic {topic.name!r} has no column {name!r}", hint=hint)
-    if reason == "what the parser does not read":
+        raise pointing(
+            where,
+            start,
+            end,
+            f"topic {topic.name!r} has no column {name!r}",
+            hint=hint,
+            reason="unknown-column",
+            topic=topic.name,
+            name=name,
+        )
+    if reason == "syntax that the parser does not support":
         raise pointing(
             where,
             0,
             len(where),
             f"{where!r} is not a condition",
-            hint='what would stand behind WHERE: "user = 7"',
+            hint='write a condition as after WHERE: "user = 7"',
+            reason="not-a-condition",
         )
     called = _FUNCTION.fullmatch(reason)
     word = next(
         (w for w in words if called is not None and w.is_name and w.text.lower() == called[1].lower()), None
     )
     _refuse(
-        topic, where, f"a condition of this kind needs Spark, and an excision starts none: {reason}", word
+        topic,
+        where,
+        f"this condition needs Spark, which an excision does not start: {reason}",
+        word,
+        "needs-spark",
     )
 
 
-def _refuse(topic: TopicDefinition, where: str, reason: str, word: Word | None) -> NoReturn:
+def _refuse(topic: TopicDefinition, where: str, message: str, word: Word | None, reason: str) -> NoReturn:
     start, end = (word.start, word.end) if word is not None else (0, len(where))
     asked = f"SELECT _partition, _offset FROM {quote(topic.name)} WHERE ..."
     raise pointing(
         where,
         start,
         end,
-        reason,
-        hint=f'ask for the records by ws.query("{asked}"), and excise them by '
+        message,
+        hint=f'find the records with ws.query("{asked}"), and excise them with '
         '"_partition = 0 AND _offset IN (...)"',
+        reason=reason,
+        topic=topic.name,
     )

@@ -44,7 +44,7 @@ from headwater.plan.relations.relations import Relation, with_versions
 from headwater.plan.rewrite.approximate_answers import Answers
 from headwater.plan.rewrite.cumulate_window import rewritten_plan
 from headwater.plan.rewrite.exact_sum_rewrite import with_exact_aggregates
-from headwater.plan.rewrite.relation_names import Opened
+from headwater.plan.rewrite.relation_names import RelationPlan
 from headwater.plan.rewrite.system_versions import Unversioned, VersionedNames
 from headwater.plan.rewrite.udf_registration import SessionFunctions
 from headwater.plan.time.event_time import timing_of, with_policy
@@ -93,10 +93,10 @@ class BatchSession:
         self._scratch = tempfile.TemporaryDirectory(prefix="headwater-")
         self._known: set[str] = set()
         self._tables: dict[str, pa.Table] = {}
-        self._opened: dict[str, Opened] = {}
+        self._opened: dict[str, RelationPlan] = {}
         self.unversioned: dict[str, Unversioned] = {}
         """Reason why a relation has no versions, by its name."""
-        self._every: dict[str, Opened] = {}
+        self._every: dict[str, RelationPlan] = {}
         self._changelogs: dict[str, Jvm] = {}
         self._evaluator: Evaluator | None = None
         self._watermarks: Mapping[str, int] = {}
@@ -148,9 +148,9 @@ class BatchSession:
         late = [(part.topic, self._planned(part.plan)) for part in timed.late]
         return self._viewed(definition, frame), late
 
-    def _names(self, query: s.QueryText, opened: Mapping[str, Opened]) -> VersionedNames:
+    def _names(self, query: s.QueryText, opened: Mapping[str, RelationPlan]) -> VersionedNames:
         dotted = [name for name in self._known if "." in name]
-        known: dict[str, Opened | Unversioned] = {}
+        known: dict[str, RelationPlan | Unversioned] = {}
         if may_read_versions(query.text):
             known |= self.unversioned
             known |= {table_topic(name): self._opened[name] for name in self._opened if is_versions(name)}
@@ -166,7 +166,9 @@ class BatchSession:
     def _viewed(self, definition: ViewDefinition, frame: DataFrame) -> DataFrame:
         frame = frame.toDF(*definition.columns.names)
         frame.createOrReplaceTempView(definition.name)
-        self._every[definition.name] = Opened(frame._jdf.queryExecution().analyzed(), len(definition.columns))
+        self._every[definition.name] = RelationPlan(
+            frame._jdf.queryExecution().analyzed(), len(definition.columns)
+        )
         self._known.add(definition.name)
         return frame
 
@@ -257,7 +259,7 @@ class BatchSession:
         """Register a table under a name; columns that are marked as metadata columns are its last."""
         frame, shown = self._frame(rows), visible(rows.schema)
         self._opened.pop(name, None)
-        self._every[name] = Opened(frame._jdf.queryExecution().analyzed(), len(shown))
+        self._every[name] = RelationPlan(frame._jdf.queryExecution().analyzed(), len(shown))
         if len(shown) < len(rows.schema):
             self._opened[name] = self._every[name]
             frame = frame.select(*(f"`{column}`" for column in shown))

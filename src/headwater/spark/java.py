@@ -64,7 +64,7 @@ def find_java(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")
 
     `root` is the root of the file system; tests pass a folder of their own.
     """
-    seen: dict[Path, str] = {}
+    seen: dict[Path, int | None] = {}
     for executable, origin in _candidates(environ, root):
         resolved = executable.resolve()
         if resolved in seen:
@@ -72,15 +72,19 @@ def find_java(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")
         version = _version(executable)
         if version is not None and version >= VERSION_MIN:
             return Java(resolved, version, origin)
-        seen[resolved] = f"{executable} is Java {version}" if version else f"{executable} does not run"
+        seen[resolved] = version
     bundled = _bundled(environ)
     if bundled is not None:
         return bundled
+    found = [
+        f"{path} is Java {version}" if version else f"{path} does not run" for path, version in seen.items()
+    ]
     raise JavaMissingError(
         f"Spark needs Java {VERSION_MIN} or newer, and none was found",
-        detail="; ".join(seen.values()) or "JAVA_HOME is not set, and there is no java on the PATH",
+        detail="; ".join(found) or "JAVA_HOME is not set, and there is no java on the PATH",
         hint=install_command(root),
         seen=[str(path) for path in seen],
+        versions=list(seen.values()),
     )
 
 

@@ -63,13 +63,14 @@ def unplanned(error: Exception) -> HeadwaterError:
         return StatementError(
             "the query is nested too deeply to be planned",
             detail=cause,
-            hint="write a long chain of OR as IN (...), or divide the query into views that read each other",
+            hint="write a long chain of OR as IN (...), or split the query into views that read each other",
+            reason="nested-too-deeply",
         )
     return StatementError(
-        "Spark fails to plan this query",
+        "Spark failed to plan this query",
         detail=cause,
-        hint="leave out or rewrite one part after the other to find the one that fails: EXPLAIN SELECT ... plans a query "
-        "without making a view; parts that fail together may work as two views that are joined",
+        hint="find the part that fails by leaving out one after the other: EXPLAIN SELECT ... plans a query without creating a view; parts that fail together may work as two views and a join",
+        reason="not-planned",
     )
 
 
@@ -127,5 +128,7 @@ def _is_lost(error: Exception, told: str) -> bool:
 
 def _lost(cause: str) -> SparkJobError:
     return SparkJobError(
-        "Spark is gone", detail=cause, hint="it was stopped or ran out of memory: open the workspace again"
+        "the Spark session has ended",
+        detail=cause,
+        hint="Spark was stopped or ran out of memory: open the workspace again",
     )

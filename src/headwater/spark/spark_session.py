@@ -154,7 +154,7 @@ def _start() -> SparkSession:
             raise HeadwaterError(
                 f"Spark did not start: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}",
                 detail="\n    ".join(lines[-5:]) or None,
-                hint="`headwater doctor` checks Java; HEADWATER_SPARK_* variables are passed on to Spark",
+                hint="`headwater doctor` checks Java; HEADWATER_SPARK_* variables set options of Spark",
             ) from error
     return SparkSession(context)
 

@@ -51,7 +51,11 @@ def create_alert(words: Words, replace: bool) -> CreateAlert | CreateDefaultAler
     """Parse the rest of CREATE [OR REPLACE]: ALERT ..., or DEFAULT ALERTS NOTIFY kind WITH (...)."""
     if words.next.is_("DEFAULT"):
         if replace:
-            words.fail("OR REPLACE is for one alert", hint="leave it out: alerts that are there stay")
+            words.fail(
+                "CREATE DEFAULT ALERTS takes no OR REPLACE",
+                hint="leave OR REPLACE out: existing alerts stay",
+                reason="or-replace",
+            )
         words.expect("DEFAULT", "ALERTS")
         first = words.next
         kind, options = _notify(words)
@@ -72,7 +76,7 @@ def create_alert(words: Words, replace: bool) -> CreateAlert | CreateDefaultAler
     labels = _labels(words) if metric and words.accept("{") else {}
     words.expect("WHEN", hint=hint)
     condition = _condition(words, hint)
-    held_us = _held(words) if words.accept("FOR") else 0
+    held_us = _read_duration(words) if words.accept("FOR") else 0
     kind, options = _notify(words)
     definition = AlertDefinition(name.text, kind, options, on, metric, labels, condition, held_us)
     checked(words, name, words.before(1), lambda: check_alert(definition))
@@ -112,7 +116,10 @@ def _labels(words: Words) -> dict[str, str]:
         words.expect("=", hint=f"write {name} = 'value'")
         if words.next.kind != "string":
             words.fail(
-                f"expected the text of a label, found {shown(words.next)}", hint=f"write {name} = 'value'"
+                f"expected the text of a label, found {shown(words.next)}",
+                hint=f"write {name} = 'value'",
+                expected="a string",
+                found=words.next.text,
             )
         found[name] = read_string(words, words.take())
     return found
@@ -131,11 +138,13 @@ def _condition(words: Words, hint: str) -> str:
         depth += word.is_("(") - word.is_(")")
         taken.append(word)
     if not taken or depth:
-        words.fail("expected a condition, all of its parentheses closed, before NOTIFY", hint=hint)
+        words.fail(
+            "expected a condition with balanced parentheses before NOTIFY", hint=hint, reason="no-condition"
+        )
     return words.text[taken[0].start : taken[-1].end]
 
 
-def _held(words: Words) -> Microseconds:
+def _read_duration(words: Words) -> Microseconds:
     first = words.next
     text = read_string(words, words.take())
     return checked(words, first, words.before(1), lambda: parse_span_us(text), "FOR '5 minutes'")

@@ -19,7 +19,12 @@ def read_new_name(words: Words, replace: bool, what: str) -> tuple[bool, Word]:
     start = words.next
     lenient = words.accept("IF", "NOT", "EXISTS")
     if lenient and replace:
-        words.fail("OR REPLACE and IF NOT EXISTS exclude each other", at=start, hint="leave one of them out")
+        words.fail(
+            "OR REPLACE and IF NOT EXISTS cannot be combined",
+            at=start,
+            hint="leave one of the two out",
+            reason="or-replace-if-not-exists",
+        )
     return lenient, words.name(f"the name of the {what}")
 
 
@@ -27,9 +32,11 @@ def check_unquoted(words: Words, name: Word, keywords: Collection[str], what: st
     """Reject a new name without backticks that queries would parse as a keyword."""
     if name.kind == "word" and name.text.lower() in keywords:
         words.fail(
-            f"{name.text} is a keyword, and queries would not read it as the name of a {what}",
+            f"{name.text} is a keyword, which queries do not read as the name of a {what}",
             at=name,
-            hint=f"choose another name, or write `{name.text}` in backticks, here and wherever it is used",
+            hint=f"choose another name, or write `{name.text}` in backticks wherever it is used",
+            reason="keyword",
+            name=name.text,
         )
 
 
@@ -39,14 +46,14 @@ def read_kind(words: Words, known: Mapping[str, object], what: str) -> str:
     if word.kind != "word" or word.text.lower() not in known:
         near = next(iter(difflib.get_close_matches(word.text.lower(), known, 1)), None)
         every = ", ".join(kind.upper() for kind in known)
-        hint = f"did you mean {near.upper()}?" if near else f"there are {every}"
-        words.fail(f"{shown(word)} is not a kind of {what}", hint=hint)
+        hint = f"did you mean {near.upper()}?" if near else f"the kinds are {every}"
+        words.fail(f"{shown(word)} is not a kind of {what}", hint=hint, reason="unknown-kind", kind=word.text)
     return words.take().text.lower()
 
 
 def read_options(words: Words, known: Sequence[str] = OPTION_NAMES, what: str = "topic") -> dict[str, Any]:
     """Parse options in parentheses, each given once and one of `known`."""
-    words.expect("(", hint="options stand in parentheses: (retention = '7 days')")
+    words.expect("(", hint="write options in parentheses: (retention = '7 days')")
     options: dict[str, Any] = {}
     while not words.accept(")"):
         if options:
@@ -59,9 +66,11 @@ def read_options(words: Words, known: Sequence[str] = OPTION_NAMES, what: str = 
                 f"{option!r} is not an option of a {what}",
                 at=name,
                 hint=f"did you mean {near}?" if near else f"the options are {', '.join(known)}",
+                reason="unknown-option",
+                option=option,
             )
         if option in options:
-            words.fail(f"{option} is given twice", at=name)
+            words.fail(f"option {option} is given twice", at=name, reason="option-twice", option=option)
         words.expect("=", hint=f"write {option} = value")
         options[option] = _value(words, option)
     return options
@@ -72,7 +81,11 @@ def _value(words: Words, option: str) -> Any:
     if word.is_("ENV") and words.ahead(1).is_("("):
         words.expect("ENV", "(")
         if words.next.kind != "string":
-            words.fail("env takes the name of a variable", hint=f"write {option} = env('NAME')")
+            words.fail(
+                "env() takes the name of an environment variable in quotes",
+                hint=f"write {option} = env('NAME')",
+                reason="env-name",
+            )
         name = words.take().text
         words.expect(")")
         return EnvValue(name)
@@ -86,9 +99,11 @@ def _value(words: Words, option: str) -> Any:
         if not sign and word.kind == "word" and word.text.upper() in literals:
             return literals[word.text.upper()]
         words.fail(
-            f"the value of {option} is a string or a number, found {shown(word)}",
+            f"option {option} takes a string or a number, not {shown(word)}",
             at=word,
             hint=f"write {option} = '{word.text}'" if word.is_name else None,
+            reason="option-value",
+            option=option,
         )
     return read_string(words, word)
 
@@ -110,7 +125,7 @@ def read_set(words: Words, known: Sequence[str], what: str, example: str) -> dic
     first = words.next
     options = read_options(words, known, what)
     if not options:
-        words.fail("SET needs at least one option", at=first, hint=f"SET ({example})")
+        words.fail("SET needs at least one option", at=first, hint=f"SET ({example})", reason="no-options")
     return options
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 from sqlglot import TokenType
 from sqlglot.dialects.spark import Spark
@@ -70,16 +70,17 @@ def words_of(text: str) -> list[Word]:
     """Return the words of a text, without comments; a word of kind `end` terminates the list."""
     if (half := _SURROGATE.search(text)) is not None:
         raise StatementError(
-            f"a character is no text: half of a surrogate pair, {half[0]!a}",
-            detail=f"at character {half.start() + 1} of the statement",
+            f"the statement contains half of a surrogate pair: {half[0]!a}",
+            detail=f"character {half.start() + 1} of the statement",
             hint="decode the text with errors='replace', or write the whole character",
+            reason="surrogate",
         )
     try:
         tokens = HeadwaterDialect().tokenize(text)
     except TokenError:
         at = _unclosed(text)
         raise pointing(
-            text, at, len(text), "a quote or a comment is opened here and never closed", hint="close it"
+            text, at, len(text), "this quote or comment is never closed", hint="close it", reason="not-closed"
         ) from None
     words: list[Word] = []
     for token in tokens:
@@ -180,13 +181,13 @@ class Words:
             if word.is_("("):
                 opened.append(word)
             elif word.is_(")") and not opened:
-                self.fail("a parenthesis is closed here that was never opened", at=word)
+                self.fail("this parenthesis closes none", at=word, reason="not-opened")
             elif word.is_(")"):
                 opened.pop()
             elif word.is_(stop):
                 break
         if opened:
-            self.fail("a parenthesis is opened here and never closed", hint="close it", at=opened[-1])
+            self.fail("this parenthesis is never closed", hint="close it", at=opened[-1], reason="not-closed")
         return taken
 
     def accept(self, *keywords: str) -> bool:
@@ -202,7 +203,9 @@ class Words:
         for keyword in keywords:
             word = self.next
             if not word.is_(keyword):
-                self.fail(f"expected {keyword}, found {shown(word)}", hint=hint)
+                self.fail(
+                    f"expected {keyword}, found {shown(word)}", hint=hint, expected=keyword, found=word.text
+                )
             self.take()
         return word
 
@@ -211,20 +214,27 @@ class Words:
         word = self.next
         if word.kind == "string":
             self.fail(
-                f"expected {what}, found a string", hint=f"names are plain or in backticks: `{word.text}`"
+                f"expected {what}, found a string",
+                hint=f"write names without quotes or in backticks: `{word.text}`",
+                expected="a name",
+                found=word.text,
             )
         if not word.is_name:
-            self.fail(f"expected {what}, found {shown(word)}")
+            self.fail(f"expected {what}, found {shown(word)}", expected="a name", found=word.text)
         return self.take()
 
-    def error(self, reason: str, *, hint: str | None = None, at: Word | None = None) -> StatementError:
+    def error(
+        self, message: str, *, hint: str | None = None, at: Word | None = None, **facts: Any
+    ) -> StatementError:
         """Return an error that points at a word, by default the next one."""
         word = at or self.next
-        return pointing(self.text, word.start, word.end, reason, hint=hint)
+        return pointing(self.text, word.start, word.end, message, hint=hint, **facts)
 
-    def fail(self, reason: str, *, hint: str | None = None, at: Word | None = None) -> NoReturn:
+    def fail(
+        self, message: str, *, hint: str | None = None, at: Word | None = None, **facts: Any
+    ) -> NoReturn:
         """Raise an error that points at a word, by default the next one."""
-        raise self.error(reason, hint=hint, at=at)
+        raise self.error(message, hint=hint, at=at, **facts)
 
 
 def shown(word: Word) -> str:
@@ -243,16 +253,25 @@ class Span:
     def pointed(self, error: HeadwaterError, hint: str | None = None) -> StatementError:
         """Return an error with this position added; its facts stay, but for a `line` and a `column`, which are the position."""
         hint = error.hint or hint
-        found = pointing(self.text, self.start, self.end, error.message, hint=hint, because=error.detail)
-        found.facts = {**error.facts, **found.facts}
-        return found
+        return pointing(
+            self.text, self.start, self.end, error.message, hint=hint, because=error.detail, **error.facts
+        )
 
 
 def pointing(
-    text: str, start: int, end: int, reason: str, *, hint: str | None = None, because: str | None = None
+    text: str,
+    start: int,
+    end: int,
+    message: str,
+    /,
+    *,
+    hint: str | None = None,
+    because: str | None = None,
+    **facts: Any,
 ) -> StatementError:
-    """Return an error that shows the line with the part start..end underlined, followed by the reason `because`, if given."""
+    """Return an error that shows the line with the part start..end underlined, followed by the reason `because`, if given.
+    Its facts `line` and `column` are the position."""
     detail, number, column = underlined(text, start, end)
     if because:
         detail += f"\n    {because}"
-    return StatementError(reason, detail=detail, hint=hint, line=number, column=column)
+    return StatementError(message, detail=detail, hint=hint, **{**facts, "line": number, "column": column})

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from headwater.core.errors import StatementError
 from headwater.operators.match_recognize.spec import RowsPerMatch
@@ -110,14 +110,19 @@ class _Located(Words):
         super().__init__(query.text)
         self._query = query
 
-    def error(self, reason: str, *, hint: str | None = None, at: Word | None = None) -> StatementError:
+    def error(
+        self, message: str, *, hint: str | None = None, at: Word | None = None, **facts: Any
+    ) -> StatementError:
         word = at or self.next
-        return pointed(self._query, word.start, word.end, reason, hint)
+        return pointed(self._query, word.start, word.end, message, hint, **facts)
 
 
-def pointed(query: QueryText, start: int, end: int, reason: str, hint: str | None = None) -> StatementError:
+def pointed(
+    query: QueryText, start: int, end: int, message: str, hint: str | None = None, /, **facts: Any
+) -> StatementError:
     """Return an error that underlines characters start..end of a query's text."""
-    return pointing(query.source or query.text, query.start + start, query.start + end, reason, hint=hint)
+    text = query.source or query.text
+    return pointing(text, query.start + start, query.start + end, message, hint=hint, **facts)
 
 
 def read_match(query: QueryText, place: MatchPlace) -> MatchClause:
@@ -141,9 +146,10 @@ class _Reader:
         partition = self._partition() if words.accept("PARTITION", "BY") else ()
         if not words.accept("ORDER", "BY"):
             words.fail(
-                "a pattern is of rows in an order, and none is given",
+                "MATCH_RECOGNIZE needs ORDER BY",
                 at=words.next if partition else first,
                 hint="MATCH_RECOGNIZE ([PARTITION BY customer] ORDER BY at ...",
+                reason="not-ordered",
             )
         order = self._ordering()
         measures = self._measures() if words.accept("MEASURES") else ()
@@ -183,7 +189,9 @@ class _Reader:
     def _ordering(self) -> tuple[OrderPart, ...]:
         parts = []
         while True:
-            whole = self._taken(lambda: self._is_part() or self._words.next.is_("ASC", "DESC", "NULLS"))
+            whole = self._read_expression(
+                lambda: self._is_part() or self._words.next.is_("ASC", "DESC", "NULLS")
+            )
             descending = self._words.accept("DESC")
             if not descending:
                 self._words.accept("ASC")
@@ -200,12 +208,22 @@ class _Reader:
         measures: dict[str, tuple[str, ClausePart]] = {}
         while True:
             start = self._words.next
-            expression = self._taken(lambda: self._words.next.is_("AS") or self._is_part())
+            expression = self._read_expression(lambda: self._words.next.is_("AS") or self._is_part())
             if not self._words.accept("AS"):
-                self._words.fail("a measure has a name", at=start, hint="MEASURES last(B.price) AS lowest")
+                self._words.fail(
+                    "a measure needs a name",
+                    at=start,
+                    hint="MEASURES last(B.price) AS lowest",
+                    reason="measure-without-name",
+                )
             name = self._words.name("the name of the measure")
             if name.text.lower() in measures:
-                self._words.fail(f"there are two measures named {name.text!r}", at=name)
+                self._words.fail(
+                    f"there are two measures named {name.text!r}",
+                    at=name,
+                    reason="measure-twice",
+                    measure=name.text,
+                )
             measures[name.text.lower()] = (name.text, expression)
             if not self._words.accept(","):
                 return tuple(measures.values())
@@ -250,7 +268,9 @@ class _Reader:
         words = self._words
         if words.next.is_("SEEK"):
             words.fail(
-                "SEEK is not there: a match may begin at any row", hint="leave it out, or write INITIAL"
+                "SEEK is not supported: a match can begin at any row",
+                hint="leave it out, or write INITIAL",
+                reason="seek",
             )
         words.accept("INITIAL")
         if not (words.next.is_("PATTERN") and words.ahead(1).is_("(")):
@@ -258,6 +278,8 @@ class _Reader:
                 f"expected PATTERN, found {shown(words.next)}",
                 hint="parts come in this order: PARTITION BY, ORDER BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, AFTER MATCH "
                 "SKIP, PATTERN, WITHIN, SUBSET, DEFINE",
+                expected="PATTERN",
+                found=words.next.text,
             )
         words.take()
         opened = words.take()
@@ -269,8 +291,9 @@ class _Reader:
         if pattern.excludes is not None and rows == "all, with unmatched":
             self._fail(
                 *pattern.excludes,
-                "rows that are excluded would be neither matched nor unmatched",
-                "leave WITH UNMATCHED ROWS out, or the exclusion",
+                "WITH UNMATCHED ROWS and an exclusion cannot be combined: excluded rows are neither matched nor unmatched",
+                "leave one of the two out",
+                "unmatched-with-exclusion",
             )
         return pattern, " ".join(words.text[opened.end : word.start].split())
 
@@ -278,14 +301,15 @@ class _Reader:
         words = self._words
         within = None
         if words.accept("WITHIN"):
-            within = self._taken(lambda: words.next.is_("SUBSET", "DEFINE", "EMIT", ")"))
+            within = self._read_expression(lambda: words.next.is_("SUBSET", "DEFINE", "EMIT", ")"))
         emit = words.next
         timeouts = words.accept("EMIT", "TIMEOUTS")
         if timeouts and within is None:
             words.fail(
-                "without WITHIN no match runs out of time",
+                "EMIT TIMEOUTS needs WITHIN: without it no match times out",
                 at=emit,
                 hint="PATTERN (...) WITHIN INTERVAL 30 MINUTES EMIT TIMEOUTS",
+                reason="timeouts-without-within",
             )
         return within, timeouts
 
@@ -295,7 +319,12 @@ class _Reader:
         while True:
             name = words.name("the name of the subset")
             if name.text.lower() in {*pattern.variables, *subsets}:
-                words.fail(f"{name.text!r} is there already", at=name, hint="give the subset another name")
+                words.fail(
+                    f"{name.text!r} is already a variable of the pattern or a subset",
+                    at=name,
+                    hint="give the subset another name",
+                    reason="subset-exists",
+                )
             words.expect("=", hint=f"SUBSET {name.text} = (A, B)")
             words.expect("(", hint=f"SUBSET {name.text} = (A, B)")
             members: list[str] = []
@@ -318,14 +347,23 @@ class _Reader:
             name = words.name("a variable of the pattern")
             if name.text.lower() in subsets:
                 words.fail(
-                    f"{name.text!r} is a subset, which has no condition", at=name, hint="define its variables"
+                    f"{name.text!r} is a subset; DEFINE takes variables of the pattern",
+                    at=name,
+                    hint="define the variables of the subset",
+                    reason="subset-defined",
                 )
             if name.text.lower() not in pattern.variables:
                 self._unknown(name, pattern)
             if name.text.lower() in conditions:
-                words.fail(f"{name.text!r} is defined twice", at=name, hint="join the conditions by AND")
+                words.fail(
+                    f"{name.text!r} is defined twice",
+                    at=name,
+                    hint="combine the conditions with AND",
+                    reason="defined-twice",
+                    variable=name.text,
+                )
             words.expect("AS", hint=f"DEFINE {name.text} AS price > 10")
-            conditions[name.text.lower()] = self._taken(lambda: words.next.is_(",", ")"))
+            conditions[name.text.lower()] = self._read_expression(lambda: words.next.is_(",", ")"))
             if not words.accept(","):
                 return conditions
 
@@ -335,9 +373,10 @@ class _Reader:
             "PARTITION", "ORDER", "MEASURES", "ONE", "ALL", "AFTER", "WITHIN", "SUBSET", "EMIT"
         ):
             words.fail(
-                f"{words.next.text.upper()} does not belong behind what stands before it",
+                f"{words.next.text.upper()} is in the wrong place",
                 hint="parts come in this order: PARTITION BY, ORDER BY, MEASURES, ONE ROW or ALL ROWS PER MATCH, AFTER MATCH "
                 "SKIP, PATTERN, WITHIN, SUBSET, DEFINE",
+                reason="clause-order",
             )
         words.expect(")")
 
@@ -350,9 +389,9 @@ class _Reader:
         )
 
     def _until_part(self) -> ClausePart:
-        return self._taken(self._is_part)
+        return self._read_expression(self._is_part)
 
-    def _taken(self, is_over: Callable[[], bool]) -> ClausePart:
+    def _read_expression(self, is_over: Callable[[], bool]) -> ClausePart:
         """Return an expression: the words up to the first one, outside of brackets, that ends it."""
         words = self._words
         first = words.next
@@ -363,14 +402,22 @@ class _Reader:
             if last.is_("RUNNING", "FINAL") and words.next.is_name and words.ahead(1).is_("("):
                 self._prefixes.append(Prefixed(last.start, last.end, words.next.start, last.is_("FINAL")))
         if last is first and (words.next is first or not first.text):
-            words.fail(f"expected an expression, found {shown(words.next)}")
+            words.fail(
+                f"expected an expression, found {shown(words.next)}",
+                expected="an expression",
+                found=words.next.text,
+            )
         return ClausePart(first.start, last.end)
 
     def _unknown(self, name: Word, pattern: ParsedPattern) -> NoReturn:
         known = ", ".join(pattern.variables.values())
         self._words.fail(
-            f"{name.text!r} is no variable of the pattern", at=name, hint=f"the pattern has {known}"
+            f"the pattern has no variable {name.text!r}",
+            at=name,
+            hint=f"variables: {known}",
+            reason="unknown-variable",
+            variable=name.text,
         )
 
-    def _fail(self, start: int, end: int, reason: str, hint: str | None) -> NoReturn:
-        raise pointed(self._query, start, end, reason, hint)
+    def _fail(self, start: int, end: int, message: str, hint: str | None, reason: str) -> NoReturn:
+        raise pointed(self._query, start, end, message, hint, reason=reason)

@@ -46,8 +46,9 @@ class ParsedPattern:
     """Position of the first exclusion, or None."""
 
 
-Fail = Callable[[int, int, str, str | None], NoReturn]
-"""`fail(start, end, reason, hint)` raises an error that underlines characters of the text."""
+Fail = Callable[[int, int, str, str | None, str], NoReturn]
+"""`fail(start, end, message, hint, reason)` raises an error that underlines characters of the text; `reason` is a fact of
+the error."""
 
 
 def read_pattern(text: str, start: int, end: int, fail: Fail) -> ParsedPattern:
@@ -68,7 +69,7 @@ class _Reader:
     def whole(self) -> ParsedPattern:
         tree = self._alternation()
         if self._next.kind != "end":
-            self._refuse(f"{self._next.text!r} does not belong here")
+            self._refuse(f"unexpected {self._next.text!r} in the pattern", reason="unexpected-sign")
         return ParsedPattern(tree, self._variables, self._excluded)
 
     @property
@@ -85,12 +86,14 @@ class _Reader:
     def _expect(self, sign: str, opened: _Token) -> _Token:
         found = self._accept(sign)
         if found is None:
-            self._refuse(f"this is never closed by {sign!r}", at=opened)
+            self._refuse(f"{opened.text!r} is never closed with {sign!r}", at=opened, reason="not-closed")
         return found
 
-    def _refuse(self, reason: str, hint: str | None = None, at: _Token | None = None) -> NoReturn:
+    def _refuse(
+        self, message: str, hint: str | None = None, at: _Token | None = None, *, reason: str
+    ) -> NoReturn:
         token = at or self._next
-        self._fail(token.start, token.end, reason, hint)
+        self._fail(token.start, token.end, message, hint, reason)
 
     def _alternation(self) -> p.Pattern:
         parts = [self._sequence()]
@@ -104,11 +107,15 @@ class _Reader:
             parts.append(self._quantified(part))
         if not parts:
             if self._next.kind == "other":
-                self._refuse(f"{self._next.text!r} does not belong to a pattern")
+                self._refuse(f"unexpected {self._next.text!r} in the pattern", reason="unexpected-sign")
             if self._accept("*", "+", "?", "{"):
                 self._at -= 1
-                self._refuse("there is nothing before this to repeat", "write it behind a variable: A+")
-            self._refuse("a part of the pattern is missing here", "() is a pattern of no rows")
+                self._refuse(
+                    "a quantifier follows nothing",
+                    "write it after a variable: A+",
+                    reason="quantifier-without-variable",
+                )
+            self._refuse("expected a variable", "() matches no rows", reason="variable-missing")
         return parts[0] if len(parts) == 1 else p.Concat(tuple(parts))
 
     def _primary(self) -> p.Pattern | None:
@@ -147,9 +154,10 @@ class _Reader:
         self._expect(")", opened)
         if len(parts) > PERMUTED_MAX:
             self._refuse(
-                f"PERMUTE of {len(parts)} parts stands for every order of them, which are too many",
-                f"name at most {PERMUTED_MAX}",
+                f"PERMUTE of {len(parts)} parts has too many orders",
+                f"use at most {PERMUTED_MAX} parts",
                 at=called,
+                reason="permute-parts-max",
             )
         return parts[0] if len(parts) == 1 else p.Permute(tuple(parts))
 
@@ -169,7 +177,11 @@ class _Reader:
         reluctant = self._accept("?") is not None
         if self._accept("*", "+", "?", "{"):
             self._at -= 1
-            self._refuse("a part has one quantifier", "put the quantified part in brackets: (A+)*")
+            self._refuse(
+                "a quantifier follows another quantifier",
+                "put the first one in parentheses: (A+)*",
+                reason="two-quantifiers",
+            )
         return p.Quantified(part, low, high, not reluctant)
 
     def _bounds(self, opened: _Token) -> tuple[int, int | None]:
@@ -178,12 +190,28 @@ class _Reader:
         if self._accept(","):
             high = self._count()
         elif first is None:
-            self._refuse("how often is it to be repeated?", "A{2}, A{2,}, A{,3} or A{2,3}")
+            self._refuse(
+                "the quantifier has no number",
+                "A{2}, A{2,}, A{,3} or A{2,3}",
+                reason="quantifier-without-number",
+            )
         closed = self._expect("}", opened)
         if high is not None and (high < low or high == 0):
-            self._fail(opened.start, closed.end, f"it can be repeated {low} to {high} times", "A{2,3}")
+            self._fail(
+                opened.start,
+                closed.end,
+                f"a quantifier from {low} to {high} matches nothing",
+                "A{2,3}",
+                "quantifier-empty",
+            )
         if max(low, high or 0) > REPEATS_MAX:
-            self._fail(opened.start, closed.end, f"a part is repeated {REPEATS_MAX} times at most", "A{2,}")
+            self._fail(
+                opened.start,
+                closed.end,
+                f"a quantifier repeats at most {REPEATS_MAX} times",
+                "A{2,}",
+                "repeats-max",
+            )
         return low, high
 
     def _count(self) -> int | None:

@@ -95,7 +95,10 @@ def parse(text: str) -> list[Statement]:
         statements.append(_statement(words))
         if not words.at_end() and not words.next.is_(";"):
             words.fail(
-                f"the statement is complete before {shown(words.next)}", hint="separate statements with ;"
+                f"unexpected {shown(words.next)} after the end of the statement",
+                hint="separate statements with ;",
+                reason="not-at-end",
+                found=words.next.text,
             )
     return statements
 
@@ -105,7 +108,9 @@ def parse_columns(ddl: str) -> TopicColumns:
     words = Words(ddl)
     columns = _columns(words)
     if not words.at_end():
-        words.fail(f"expected a comma or the end, found {shown(words.next)}")
+        words.fail(
+            f"expected a comma or the end, found {shown(words.next)}", expected=",", found=words.next.text
+        )
     return columns
 
 
@@ -126,14 +131,21 @@ def _statement(words: Words) -> Statement:
     if reader is None:
         _refuse_later(words, first.text)
         refuse_statement(words)
-        words.fail(f"{shown(first)} does not begin a statement", hint=_EXAMPLES)
+        words.fail(
+            f"no statement begins with {shown(first)}",
+            hint=_EXAMPLES,
+            reason="unknown-statement",
+            found=first.text,
+        )
     words.take()
     return reader(words)
 
 
 def _refuse_later(words: Words, what: str) -> None:
     if words.next.kind == "word" and (plain := _LATER.get(what.upper())):
-        words.fail(f"this version of Headwater does not have {plain}", hint=_EXAMPLES)
+        words.fail(
+            f"Headwater does not have {plain}", hint=_EXAMPLES, reason="not-supported", statement=what.upper()
+        )
 
 
 def _expect_topic(words: Words, verb: str) -> None:
@@ -157,7 +169,9 @@ def _create(words: Words) -> Statement:
         return _create_view(words, replace)
     if words.next.is_("VIEW", "TEMPORARY", "TEMP"):
         words.fail(
-            "every view is kept materialized", hint="write CREATE MATERIALIZED VIEW name AS SELECT ..."
+            "views are always materialized",
+            hint="write CREATE MATERIALIZED VIEW name AS SELECT ...",
+            reason="view-not-materialized",
         )
     _expect_topic(words, "CREATE")
     lenient = words.accept("IF", "NOT", "EXISTS")
@@ -165,17 +179,18 @@ def _create(words: Words) -> Statement:
     check_unquoted(words, name, RELATION_KEYWORDS, "topic")
     if words.next.is_("WITH", "AS"):
         options = read_options(words) if words.accept("WITH") else {}
-        words.expect("AS", hint="give the columns before WITH, or a query after it: AS SELECT ...")
+        words.expect("AS", hint="write columns before WITH, or a query after it: AS SELECT ...")
         return CreateTopicAs(name.text, _query(words), TopicColumns(pa.schema([])), options, lenient, replace)
-    words.expect("(", hint=f"give the columns: CREATE TOPIC {quote(name.text)} (id BIGINT, ...)")
+    words.expect("(", hint=f"write the columns: CREATE TOPIC {quote(name.text)} (id BIGINT, ...)")
     columns = _columns(words)
     last = words.expect(")")
     options = read_options(words) if words.accept("WITH") else {}
     if words.next.is_("AS"):
         if len(columns.schema):
             words.fail(
-                "the columns of this topic come from its query",
-                hint="leave the columns out; PRIMARY KEY and WATERMARK may stay",
+                "CREATE TOPIC AS takes its columns from the query",
+                hint="leave the columns out; PRIMARY KEY and WATERMARK can stay",
+                reason="columns-of-query",
             )
         words.take()
         return CreateTopicAs(name.text, _query(words), columns, options, lenient, replace)
@@ -229,7 +244,11 @@ def _column_names(words: Words) -> tuple[str, ...]:
         check_unquoted(words, name, COLUMN_KEYWORDS, "column")
         names.append(name.text)
         if words.next.kind == "word":
-            words.fail("columns of a view have no type: the query gives it", hint="write the names alone")
+            words.fail(
+                "a column of a view is declared without a type: the query defines it",
+                hint="write only the names of the columns",
+                reason="column-type",
+            )
     words.expect(")")
     return tuple(names)
 
@@ -239,9 +258,10 @@ def _query(words: Words) -> QueryText:
     query, emit = _emitting_query(words)
     if emit:
         words.fail(
-            "EMIT ON WINDOW CLOSE belongs to a view",
+            "EMIT ON WINDOW CLOSE is part of CREATE MATERIALIZED VIEW",
             at=words.before(len(_EMIT)),
             hint="CREATE MATERIALIZED VIEW name AS SELECT ... EMIT ON WINDOW CLOSE",
+            reason="emit-outside-view",
         )
     return query
 
@@ -249,14 +269,21 @@ def _query(words: Words) -> QueryText:
 def _emitting_query(words: Words) -> tuple[QueryText, bool]:
     """Return the query up to the end of the statement or EMIT ON WINDOW CLOSE, and whether that clause was given."""
     if not words.next.is_(*_QUERY):
-        words.fail(f"expected a query, found {shown(words.next)}", hint="such as SELECT * FROM clicks")
+        words.fail(
+            f"expected a query, found {shown(words.next)}",
+            hint="such as SELECT * FROM clicks",
+            expected="a query",
+            found=words.next.text,
+        )
     taken = words.take_until(";")
     emit = len(taken) > len(_EMIT) and all(w.is_(k) for w, k in zip(taken[-4:], _EMIT, strict=True))
     if _emits_otherwise(taken):
         words.fail(
-            f"there is no EMIT {taken[-1].text.upper()}",
+            f"EMIT {taken[-1].text.upper()} is not supported",
             at=taken[-2],
-            hint="a view gives every change; EMIT ON WINDOW CLOSE gives only rows that are final",
+            hint="a view emits every change; EMIT ON WINDOW CLOSE emits only final rows",
+            reason="unknown-emit",
+            found=taken[-1].text,
         )
     taken = taken[: -len(_EMIT)] if emit else taken
     start, end = taken[0].start, taken[-1].end
@@ -281,11 +308,11 @@ def _columns(words: Words) -> TopicColumns:
         if words.next.is_("PRIMARY") and words.ahead(1).is_("KEY"):
             found = _key(words)
             if key:
-                words.fail("the primary key is given twice", at=start)
+                words.fail("the primary key is given twice", at=start, reason="primary-key-twice")
             key = found
         elif words.next.is_("WATERMARK") and words.ahead(1).is_("FOR"):
             if time:
-                words.fail("a topic has one WATERMARK", at=start)
+                words.fail("a topic has only one WATERMARK", at=start, reason="watermark-twice")
             time = _watermark(words)
         else:
             column, is_key, subject = _column(words)
@@ -296,6 +323,7 @@ def _columns(words: Words) -> TopicColumns:
                     "the primary key is given twice",
                     at=start,
                     hint="for several columns, write PRIMARY KEY (a, b)",
+                    reason="primary-key-twice",
                 )
             key = (column.name,) if is_key else key
             fields.append(column)
@@ -321,16 +349,20 @@ def _column(words: Words) -> tuple[pa.Field, bool, tuple[str, Span] | None]:
             is_key = True
         elif words.next.is_("PRIVATE"):
             if subject is not None:
-                words.fail(f"column {name.text!r} is PRIVATE twice")
-            hint = f"write {quote(name.text)} ... PRIVATE BY (user): the column that says whose value it is"
+                words.fail(
+                    f"column {name.text!r} has PRIVATE BY twice", reason="private-twice", private=name.text
+                )
+            hint = f"write {quote(name.text)} ... PRIVATE BY (user), with the column that identifies the data subject"
             start = words.next.start
             words.expect("PRIVATE", "BY", "(", hint=hint)
-            by = words.name("the column that says whose value it is").text
+            by = words.name("the column of the data subject").text
             subject = by, Span(words.text, start, words.expect(")", hint=hint).end)
         elif words.next.is_("DEFAULT", "GENERATED", "COMMENT", "CHECK", "UNIQUE", "REFERENCES"):
             words.fail(
-                f"columns of a topic have no {words.next.text.upper()}",
-                hint="NOT NULL, PRIMARY KEY and PRIVATE BY (...) may follow a type",
+                f"a column of a topic cannot have {words.next.text.upper()}",
+                hint="NOT NULL, PRIMARY KEY and PRIVATE BY (...) can follow a type",
+                reason="column-constraint",
+                found=words.next.text,
             )
         else:
             return pa.field(name.text, kind, nullable and not is_key), is_key, subject
@@ -350,7 +382,10 @@ def _type(words: Words, column: Word) -> pa.DataType:
         last = words.take()
     if not text:
         words.fail(
-            f"column {column.text!r} has no type", at=column, hint=f"such as {quote(column.text)} STRING"
+            f"column {column.text!r} has no type",
+            at=column,
+            hint=f"such as {quote(column.text)} STRING",
+            reason="no-type",
         )
     source = words.text[first.start : last.end]
     if "/*" not in source and "--" not in source:
@@ -376,12 +411,17 @@ def _watermark(words: Words) -> tuple[str, Microseconds]:
         return column.text, 0
     start = words.next
     if not (start.is_name and start.text == column.text):
-        words.fail("a watermark is its own column less an interval, nothing else", hint=hint)
+        words.fail("a watermark is its column minus an interval", hint=hint, reason="watermark-expression")
     words.take()
     if words.next.is_(",", ")", ";") or words.at_end():
         return column.text, 0
     if not words.accept("-"):
-        words.fail("a watermark is its own column less an interval, nothing else", hint=hint, at=words.next)
+        words.fail(
+            "a watermark is its column minus an interval",
+            hint=hint,
+            at=words.next,
+            reason="watermark-expression",
+        )
     words.expect("INTERVAL", hint=hint)
     return column.text, _interval(words, hint)
 
@@ -389,7 +429,12 @@ def _watermark(words: Words) -> tuple[str, Microseconds]:
 def _interval(words: Words, hint: str) -> Microseconds:
     amount = words.next
     if amount.kind not in ("string", "number"):
-        words.fail(f"expected the length of the interval, found {shown(amount)}", hint=hint)
+        words.fail(
+            f"expected the length of the interval, found {shown(amount)}",
+            hint=hint,
+            expected="an interval",
+            found=amount.text,
+        )
     words.take()
     text, last = amount.text, amount
     if words.next.kind == "word":
@@ -401,7 +446,9 @@ def _interval(words: Words, hint: str) -> Microseconds:
 def _alter(words: Words) -> Statement:
     if words.next.is_("VIEW", "MATERIALIZED"):
         words.fail(
-            "a view is not altered", hint="CREATE OR REPLACE MATERIALIZED VIEW puts another in its place"
+            "ALTER VIEW is not supported",
+            hint="CREATE OR REPLACE MATERIALIZED VIEW replaces a view",
+            reason="alter-view",
         )
     if words.accept("SOURCE"):
         return _alter_source(words)
@@ -416,8 +463,9 @@ def _alter(words: Words) -> Statement:
         column, is_key, subject = _column(words)
         if is_key:
             words.fail(
-                "a primary key is fixed when the topic is created",
-                hint="make a new topic and copy the records",
+                "the primary key is fixed when the topic is created",
+                hint="create another topic, and copy the records: CREATE TOPIC ... AS SELECT",
+                reason="primary-key-fixed",
             )
         by, private_at = subject or (None, None)
         return AddColumn(topic, column, by, private_at)
@@ -433,17 +481,23 @@ def _alter(words: Words) -> Statement:
         words.fail(
             f"expected TYPE, DROP NOT NULL or ACCEPT DROP, found {shown(words.next)}",
             hint="ALTER COLUMN n TYPE BIGINT",
+            expected="TYPE, DROP NOT NULL or ACCEPT DROP",
+            found=words.next.text,
         )
     if words.accept("SET"):
         return SetOptions(topic, read_set(words, OPTION_NAMES, "topic", "retention = '7 days'"))
     if words.next.is_("DROP", "RENAME"):
         words.fail(
-            f"ALTER TOPIC cannot {words.next.text.upper()}: records already in the log would change their meaning",
-            hint="ADD COLUMN, ALTER COLUMN ... TYPE, ALTER COLUMN ... DROP NOT NULL and SET (...) work",
+            f"ALTER TOPIC has no {words.next.text.upper()}: it would change the meaning of records in the log",
+            hint="it has ADD COLUMN, ALTER COLUMN ... TYPE, ALTER COLUMN ... DROP NOT NULL and SET (...)",
+            reason="alter-topic",
+            found=words.next.text,
         )
     raise words.error(
-        f"expected what to alter, found {shown(words.next)}",
+        f"expected a change of the topic, found {shown(words.next)}",
         hint="ADD COLUMN, ALTER COLUMN ... TYPE, ALTER COLUMN ... DROP NOT NULL or SET (...)",
+        expected="a change",
+        found=words.next.text,
     )
 
 
@@ -474,10 +528,19 @@ def _alter_source(words: Words) -> AlterSource | SetSource:
         table, where = _table(words), None
         if words.accept("WHERE"):
             if words.next.kind != "string":
-                words.fail("the condition is a text in the source's own SQL", hint="WHERE 'id > 100'")
+                words.fail(
+                    "the condition of SNAPSHOT is a string of the source's SQL",
+                    hint="WHERE 'id > 100'",
+                    reason="condition-not-string",
+                )
             where = read_string(words, words.take())
         return AlterSource(name, "snapshot", table, where)
-    raise words.error(f"expected what to do with the source, found {shown(words.next)}", hint=hint)
+    raise words.error(
+        f"expected an action, found {shown(words.next)}",
+        hint=hint,
+        expected="an action",
+        found=words.next.text,
+    )
 
 
 def _table(words: Words) -> str:
@@ -519,16 +582,26 @@ def _refuse_part(words: Words, view: str) -> None:
     """Reject DROP VIEW of a relation derived from a view."""
     words.take()
     part = words.next
-    option = {"late": "late rows", "errors": "rows that fail"}.get(part.text.lower())
+    option = {"late": "late rows", "errors": "failed rows"}.get(part.text.lower())
     if part.text.lower() == DEAD:
         words.fail(
-            f"{view}.{part.text} belongs to queue {view}, and goes with it", hint=f'ws.drop_queue("{view}")'
+            f"{view}.{part.text} is part of queue {view}, and is dropped with it",
+            hint=f'ws.drop_queue("{view}")',
+            reason="part-of-queue",
+            view=view,
         )
     if option is None:
-        words.fail(f"there is no {view}.{part.text} to drop", hint=f"DROP VIEW {quote(view)}")
+        words.fail(
+            f"there is no {view}.{part.text} to drop",
+            hint=f"DROP VIEW {quote(view)}",
+            reason="unknown-part",
+            view=view,
+        )
     words.fail(
-        f"{view}.{part.text} belongs to {view}, and goes with it",
-        hint=f"DROP VIEW {quote(view)}; or CREATE OR REPLACE it with another policy for {option}",
+        f"{view}.{part.text} is part of view {view}, and is dropped with it",
+        hint=f"DROP VIEW {quote(view)}; or CREATE OR REPLACE the view with another policy for {option}",
+        reason="part-of-view",
+        view=view,
     )
 
 
@@ -548,8 +621,10 @@ def _show(words: Words) -> Statement:
     if words.accept("STANDING", "QUERIES"):
         return ShowStanding()
     raise words.error(
-        f"there is no SHOW {words.next.text.upper()}",
-        hint="SHOW TOPICS, VIEWS, SOURCES, SINKS, ALERTS, STANDING QUERIES and CURSORS work",
+        f"SHOW {words.next.text.upper()} is not supported",
+        hint="write SHOW TOPICS, VIEWS, SOURCES, SINKS, ALERTS, STANDING QUERIES or CURSORS",
+        reason="unknown-show",
+        found=words.next.text,
     )
 
 

@@ -79,8 +79,8 @@ class StandingDefinition:
             options["backfill"] = "FALSE"
         if self.allow_scans:
             options["allow_scans"] = "TRUE"
-        told = ", ".join(f"{name} = {value}" for name, value in options.items())
-        return f" WITH ({told})" if told else ""
+        listed = ", ".join(f"{name} = {value}" for name, value in options.items())
+        return f" WITH ({listed})" if listed else ""
 
 
 @dataclass(frozen=True)
@@ -148,32 +148,49 @@ def _standing(words: Words, queries: str) -> StandingDefinition:
     if words.accept("("):
         while not fields or words.accept(","):
             fields.append(words.name("a column").text)
-        words.expect(")", hint="columns stand in parentheses: ON articles (title, body)")
+        words.expect(")", hint="write columns in parentheses: ON articles (title, body)")
     first = words.next
     given = read_options(words, OPTIONS, "standing query") if words.accept("WITH") else {}
     if not words.at_end() and not words.next.is_(";"):
         words.fail(
-            f"the statement is complete before {shown(words.next)}",
-            hint="options follow WITH, in parentheses",
+            f"unexpected {shown(words.next)} after the end of the statement",
+            hint="write options in parentheses after WITH",
+            reason="not-at-end",
+            found=words.next.text,
         )
-    return checked(words, first, words.before(1), lambda: _made(topic, queries, tuple(fields), given))
+    return checked(words, first, words.before(1), lambda: _definition(topic, queries, tuple(fields), given))
 
 
-def _made(topic: str, queries: str, fields: tuple[str, ...], given: Mapping[str, Any]) -> StandingDefinition:
+def _definition(
+    topic: str, queries: str, fields: tuple[str, ...], given: Mapping[str, Any]
+) -> StandingDefinition:
     options = {name: value for name, value in given.items() if value is not None}
     known: dict[str, Any] = {}
     for name in ("accents", "backfill", "allow_scans"):
         if name in options:
             known[name] = options.pop(name)
             if not isinstance(known[name], bool):
-                raise UsageError(f"{name} is true or false, not {known[name]!r}", hint=f"write {name} = TRUE")
+                raise UsageError(
+                    f"option {name} is TRUE or FALSE, not {known[name]!r}",
+                    hint=f"write {name} = TRUE",
+                    option=name,
+                    value=known[name],
+                )
     for name, value in options.items():
         if not isinstance(value, str):
-            raise UsageError(f"{name} is a text, not {value!r}", hint=f"write {name} = '{value}'")
+            raise UsageError(
+                f"option {name} is a string, not {value!r}",
+                hint=f"write {name} = '{value}'",
+                option=name,
+                value=value,
+            )
         known[name] = tuple(part.strip() for part in value.split(",")) if name in ("text", "show") else value
     if known.get("operator", "or") not in ("or", "and"):
         raise UsageError(
-            f"operator is 'or' or 'and', not {known['operator']!r}", hint="write operator = 'and'"
+            f"option operator is 'or' or 'and', not {known['operator']!r}",
+            hint="write operator = 'and'",
+            option="operator",
+            value=known["operator"],
         )
     return StandingDefinition(**{"topic": topic, "queries": queries, "fields": fields} | known)
 

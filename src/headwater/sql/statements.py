@@ -352,7 +352,7 @@ class ExplainQuery:
 Alerting = CreateAlert | CreateDefaultAlerts | SetAlert | DropAlert | ShowAlerts
 """Statements about alerts."""
 
-Outside = (
+ConnectorStatement = (
     CreateSource
     | CreateSink
     | AlterSource
@@ -371,7 +371,7 @@ Statement = (
     | CreateTopicAs
     | CreateView
     | DropView
-    | Outside
+    | ConnectorStatement
     | QueryText
     | AddColumn
     | WidenColumn

@@ -62,8 +62,9 @@ def quotes(text: str) -> Iterator[tuple[int, str]]:
                 text,
                 start,
                 end,
-                "the time of AS OF has strings in both kinds of quotes",
-                hint="write all of its strings in single quotes",
+                "the time of AS OF mixes strings in single and in double quotes",
+                hint="write all of them in single quotes",
+                reason="mixed-quotes",
             )
         yield from ((start, quote), (end, quote))
 

@@ -146,7 +146,7 @@ class PastRelations:
         del equal, first
         for unit, part in self._moment.parts.items():
             if name in part.begins and removed(self._log, {name: part.begins[name]}):
-                raise self._units.gone(unit, self._units.newest_base())
+                raise self._units.not_computable(unit, self._units.newest_base())
         return self._units.rows(name, schema.names)
 
     def view(self, name: str) -> pa.Table:
@@ -159,7 +159,7 @@ class PastRelations:
         definition = self._definitions.get(name)
         if definition is None:
             raise ViewUnavailableError(
-                f"view {name!r} was no part of tick {self._moment.tick}",
+                f"view {name!r} was not part of tick {self._moment.tick}",
                 hint="read a later tick",
                 view=name,
                 status="missing",
@@ -259,8 +259,8 @@ class PastRelations:
             rows = [
                 (topic, Delta.of(batch_of(table := free_table(part), table.schema))) for topic, part in parts
             ]
-            told = told_of(rows, definition.late)
-            self._units.give(f"{definition.name}.{LATE_NAME}", pa.Table.from_batches([told.rows]))
+            late = told_of(rows, definition.late)
+            self._units.give(f"{definition.name}.{LATE_NAME}", pa.Table.from_batches([late.rows]))
         return made
 
     def _hidden(self, definition: ViewDefinition, source: str) -> tuple[str, ...]:

@@ -96,10 +96,11 @@ class PastUnits:
         topic."""
         if name not in self._moment.positions:
             raise TickNotKeptError(
-                f"tick {self._moment.tick} does not cover topic {name!r}: no view that was part of it read it",
-                hint="read the topic as it is, without as_of",
+                f"tick {self._moment.tick} does not cover topic {name!r}: no view of that tick read it",
+                hint="read the topic without as_of",
                 tick=self._moment.tick,
                 topic=name,
+                reason="topic-not-read",
             )
         return self._moment.positions[name]
 
@@ -113,13 +114,13 @@ class PastUnits:
         for partition, info in self._log.partitions(name).items():
             if ends.get(partition, info.end) < info.compacted_to:
                 raise TickNotKeptError(
-                    f"tick {self._moment.tick} can no longer be computed: compaction has removed records of topic "
-                    f"{name!r} that were current then",
-                    detail=f"partition {partition} can be told from offset {info.compacted_to} on",
+                    f"tick {self._moment.tick} can no longer be computed: compaction has removed records of topic {name!r} that were current at that tick",
+                    detail=f"partition {partition} can be computed from offset {info.compacted_to} on",
                     hint="newer ticks can be read",
                     tick=self._moment.tick,
                     topic=name,
                     first_available=info.compacted_to,
+                    reason="compacted",
                 )
 
     def on_base(self, name: str) -> pa.Table:
@@ -127,11 +128,11 @@ class PastUnits:
         unit, base = self._unit(name), self._bases.newest()
         based = base_of(self._log, unit, base) if unit is not None else None
         if unit is None or base is None or based is None or base.tick > self._moment.tick:
-            raise self.gone(name, base)
+            raise self.not_computable(name, base)
         if unit.incarnation != self._moment.parts[name].incarnation:
-            raise self.gone(name, base)
+            raise self.not_computable(name, base)
         self.on_bases.add(name)
-        runs = {slot.name: self._opened(base, base_slot(based, slot)) for slot in unit.slots}
+        runs = {slot.name: self._runs(base, base_slot(based, slot)) for slot in unit.slots}
         if isinstance(unit, ViewCollection):
             own = unit.contents.name
             runs[own] = unit.arranged(runs[own], based.record.key)
@@ -155,8 +156,8 @@ class PastUnits:
                 runs[slot.name].append(run)
             if last:
                 for derived in unit.derived if isinstance(unit, ViewCollection) else ():
-                    told = derived.rows(runs[derived.contents.name])
-                    self.give(derived.name, expanded(told, derived.schema, derived.name))
+                    delta = derived.rows(runs[derived.contents.name])
+                    self.give(derived.name, expanded(delta, derived.schema, derived.name))
                 return expanded(unit.rows(runs[unit.contents.name]), unit.schema, name)
             at, rows = target, BACKFILL_ROWS
 
@@ -193,15 +194,15 @@ class PastUnits:
             else:
                 self.made[name] = self.rows(table_topic(name), unit.schema.names)
         now = Delta.of(batch_of(self.made[name], unit.schema))
-        then = unit.rows(self._opened(base, base.views[name].contents))
+        then = unit.rows(self._runs(base, base.views[name].contents))
         return consolidate(concat([now, then.negated()], unit.schema))
 
-    def _opened(self, base: Manifest, arrangement: str) -> list[Run]:
+    def _runs(self, base: Manifest, arrangement: str) -> list[Run]:
         refs = base.arrangements.get(arrangement, ())
         self._bases.restore(ref.file for ref in refs)
         return [self._store.open_run(ref) for ref in refs]
 
-    def gone(self, name: str, base: Manifest | None) -> TickNotKeptError:
+    def not_computable(self, name: str, base: Manifest | None) -> TickNotKeptError:
         """Return the error for a collection that can no longer be computed."""
         part = self._moment.parts[name]
         there = self._log.topics()
@@ -210,16 +211,17 @@ class PastUnits:
             for t in part.begins
             if t in there
         }
-        told = ", ".join(
+        places = ", ".join(
             f"{t} partition {p} offset {first}" for t, ps in firsts.items() for p, first in ps.items()
         )
         return TickNotKeptError(
-            f"tick {self._moment.tick} can no longer be computed: records that {name!r} was made from were removed",
-            detail=f"the first still available: {told}",
+            f"tick {self._moment.tick} can no longer be computed: records that {name!r} was built from have been removed",
+            detail=f"the first still available: {places}",
             hint="read a newer tick" if base is None else f"tick {base.tick} and newer ones can be read",
             tick=self._moment.tick,
             view=name,
             first_available=base.tick if base is not None else None,
+            reason="history-removed",
         )
 
 

@@ -22,7 +22,7 @@ from headwater.state.view_reader import view_contents
 from headwater.verify.recompute_at import PastRelations, moment_of
 from headwater.verify.sketch_bounds import held_against
 
-Told = Callable[[str, str | None, bool], None]
+Report = Callable[[str, str | None, bool], None]
 """Called with the name of a compared view, the difference or None, and whether the view was computed from its base."""
 
 
@@ -55,12 +55,12 @@ class Tries:
             self.stop.wait(min(REST_S * 4 ** (most - 1), REST_MAX_S))
 
 
-def hold_trials(
+def compare_shadow_builds(
     log: Log,
     store: StateStore,
     manifest: Manifest | None,
     tools: Callable[[], EngineContext],
-    told: Told,
+    report: Report,
     tries: Tries,
 ) -> bool:
     """Compare the shadow builds that are due with their SELECTs at a tick, and write the results to the catalog; return
@@ -94,17 +94,17 @@ def hold_trials(
                 try:
                     wrong = _difference(has[name], past, name)
                 except Exception as error:  # noqa: BLE001 - one view must not block the others
-                    failed[name] = _in_words(error)
+                    failed[name] = _text(error)
                     continue
-                told(name, wrong, name in past.on_base)
+                report(name, wrong, name in past.on_base)
                 problem = None if wrong is None else _problem(manifest.tick, wrong)
                 say(name, {"checked": manifest.tick} if problem is None else {"problem": problem})
     except Exception as error:  # noqa: BLE001 - the caller would otherwise retry without limit
-        failed |= dict.fromkeys(left - failed.keys(), _in_words(error))
+        failed |= dict.fromkeys(left - failed.keys(), _text(error))
     if failed and not tries.stop.is_set():
         try:
             for name in [name for name in failed if tries.fail(new[name])]:
-                told(name, failed[name], False)
+                report(name, failed[name], False)
                 say(name, {"problem": _not_compared(manifest.tick, failed[name])})
         finally:
             tries.rest(new[name] for name in failed if name in left)
@@ -121,34 +121,34 @@ def _difference(has: pa.Table, past: PastRelations, name: str) -> str | None:
 
 
 def _problem(tick: int, wrong: str) -> str:
-    return f"built anew, it is not what its SELECT gives at tick {tick}: {wrong}"
+    return f"the shadow build differs from its SELECT at tick {tick}: {wrong}"
 
 
 def _not_compared(tick: int, error: str) -> str:
     return (
-        f"built anew, it could not be compared with its SELECT at tick {tick}, tried {TRIES} times: {error}"
+        f"the shadow build could not be compared with its SELECT at tick {tick}, after {TRIES} tries: {error}"
     )
 
 
-def _in_words(error: Exception) -> str:
-    told = error.message if isinstance(error, HeadwaterError) else f"{type(error).__name__}: {error}"
-    return str(told)[:_TOLD_MAX]
+def _text(error: Exception) -> str:
+    text = error.message if isinstance(error, HeadwaterError) else f"{type(error).__name__}: {error}"
+    return str(text)[:_TEXT_MAX]
 
 
-_TOLD_MAX = 2_000
+_TEXT_MAX = 2_000
 
 
-class Comparing:
+class ShadowComparison:
     """Compares shadow builds in a thread of its own while an engine keeps running: ticks do not wait for it."""
 
     def __init__(self, log: Log, hold: Callable[[Manifest, Tries], Any]) -> None:
         self._log = log
         self._tries = Tries()
         self._hold = hold
-        self._component = Component(log.faults, "background", "comparison of views built anew")
+        self._component = Component(log.faults, "background", "comparison of shadow builds")
         self._thread: threading.Thread | None = None
 
-    def look(self, manifest: Manifest | None) -> None:
+    def check(self, manifest: Manifest | None) -> None:
         """Start the comparison thread if a comparison is due and none is running."""
         if self._tries.stop.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
@@ -172,7 +172,7 @@ class Comparing:
             self._hold(manifest, self._tries)
         except Exception as error:  # noqa: BLE001 - reported
             if not self._tries.stop.is_set():
-                self._component.failed(error, "the comparison is begun again by itself")
+                self._component.failed(error, "the comparison is retried automatically")
                 self._tries.stop.wait(REST_S)
         else:
             self._component.works()

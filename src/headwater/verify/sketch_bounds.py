@@ -25,17 +25,17 @@ def held_against(has: pa.Table, past: PastRelations, name: str) -> str | None:
     known = past.approximate(name)
     if not known.columns:
         return difference(has, past.view(name))
-    if known.repeatable and (told := difference(has, past.view(name))) is not None:
-        return told
+    if known.repeatable and (problem := difference(has, past.view(name))) is not None:
+        return problem
     bounds = past.bounds(name)
     if bounds is None:  # no exact answer can be computed from records that are gone
         want = past.view(name)
         others = [n for i, n in enumerate(want.schema.names) if i not in known.columns]
         return difference(has.select(others), want.select(others))
-    return outside(has, *bounds, known.columns, known.frequent)
+    return out_of_bounds(has, *bounds, known.columns, known.frequent)
 
 
-def outside(
+def out_of_bounds(
     has: pa.Table,
     low: pa.Table,
     high: pa.Table,
@@ -51,8 +51,8 @@ def outside(
     names = [n for i, n in enumerate(low.schema.names) if i not in columns]
     others = [table.select(names) for table in (has, low, high)]
     for bound in others[1:]:
-        if (told := difference(others[0], bound)) is not None:
-            return told
+        if (problem := difference(others[0], bound)) is not None:
+            return problem
     rows = [
         concat_rows(t.cast(low.schema).combine_chunks().to_batches(), low.schema) for t in (has, low, high)
     ]
@@ -65,8 +65,8 @@ def outside(
         if frequent and column in frequent:
             name, ties = low.schema.names[column], ordered[0][1]
             if (odd := misstated(frequent[column], values[0], values[1], ties)) is not None:
-                told = ordered[0][0].slice(odd, 1).to_pylist()[0]
-                return f"values of {name} that are not there so often, such as in {told}"
+                row = ordered[0][0].slice(odd, 1).to_pylist()[0]
+                return f"values of {name} that are less frequent than reported, such as in {row}"
             values = counts_by_place(frequent[column], values[0], values[1])
         for parts in zip(*_elements(values), strict=True):
             cuts = np.cumsum([len(part) for part in parts])[:-1]
@@ -78,8 +78,7 @@ def outside(
             wrong = np.flatnonzero(_less(have, least) | _less(most, have))
             if len(wrong):
                 shown = [
-                    f"{ordered[0][0].slice(int(orders[0][i]), 1).to_pylist()[0]} where it must lie between "
-                    f"{parts[1][int(orders[1][i])].as_py()} and {parts[2][int(orders[2][i])].as_py()}"
+                    f"{ordered[0][0].slice(int(orders[0][i]), 1).to_pylist()[0]}, which must be between {parts[1][int(orders[1][i])].as_py()} and {parts[2][int(orders[2][i])].as_py()}"
                     for i in wrong[:_SHOWN]
                 ]
                 name = low.schema.names[column]

@@ -44,12 +44,12 @@ class ViewCheck:
         """Finding that reports the difference or the stopped view, or None."""
         if self.ok is not False:
             return None
-        told = (
+        problem = (
             f"is stopped: {self.detail}"
             if self.status == "stopped"
             else f"at tick {self.tick}: {self.detail}"
         )
-        return Finding(f"view {self.view}", None, None, None, f"view {self.view!r} {told}")
+        return Finding(f"view {self.view}", None, None, None, f"view {self.view!r} {problem}")
 
 
 def verify_views(
@@ -71,7 +71,7 @@ def verify_views(
     found, live = [], []
     for name, view in sorted(definitions(log).items()):
         if name in manifest.views and manifest.views[name].status == "live":
-            live += [name, *_beside(manifest, name)]
+            live += [name, *_shadow_build(manifest, name)]
             continue
         state = state_of(log, view, manifest)
         status = "backfilling" if state is None else state.status
@@ -84,19 +84,19 @@ def verify_views(
         with closing(PastRelations(log, store, tools(), moment_of(manifest), held)) as past:
             for name in live:
                 kept = manifest.kept_for(manifest.views[name])
-                told = _difference(store, manifest, past, name) or next(
+                problem = _difference(store, manifest, past, name) or next(
                     (wrong[arrangement] for arrangement in kept if arrangement in wrong), None
                 )
                 on_base = name in past.on_base
-                listener.verified(name, told, on_base=on_base)
-                found.append(ViewCheck(name, told is None, "live", told, on_base, manifest.tick))
+                listener.verified(name, problem, on_base=on_base)
+                found.append(ViewCheck(name, problem is None, "live", problem, on_base, manifest.tick))
     return sorted(found, key=lambda check: check.view)
 
 
 _NO_TICK = "no tick was made yet"
 
 
-def _beside(manifest: Manifest, view: str) -> list[str]:
+def _shadow_build(manifest: Manifest, view: str) -> list[str]:
     """Return the names of the relations that a view provides besides its rows."""
     return [
         name

@@ -202,9 +202,10 @@ def _without_private(log: Log, deed: Deed) -> Deed:
         return deed
     if deed.edited_arrow is not None:
         raise UsageError(
-            f"{deed.letter} cannot be edited: topic {topic.name!r} has private columns, and the row as it was would be kept",
-            hint=f"append the row as it should be to {topic.name}, and drop the letter",
+            f"{deed.letter} cannot be edited: topic {topic.name!r} has private columns, and the edit would keep a copy of the row",
+            hint=f"append the corrected row to {topic.name}, and drop the dead letter",
             topic=topic.name,
+            letter=deed.letter,
         )
     return replace(deed, original=None, error=None, edited=None)
 
@@ -261,9 +262,9 @@ def conflict(letters: Iterable[str], error: ConflictError) -> ConflictError:
     """Return the error for the second of two concurrent actions."""
     names = ", ".join(letters)
     return ConflictError(
-        f"somebody else has just acted on {names}",
-        detail="nothing was done",
-        hint="`headwater dead show` says what was done; look at it again, and decide anew",
+        f"another action on {names} was recorded at the same time",
+        detail="this action was not recorded",
+        hint="`headwater dead show` shows the other action; look at it, and decide again",
         **error.facts,
     )
 
@@ -284,7 +285,7 @@ def _topic(log: Log) -> TopicDefinition:
 def _refuse_other(known: TopicDefinition) -> None:
     if known.versioned_by != "letter" or not known.schema.equals(SCHEMA):
         raise UsageError(
-            f"what is done about dead letters is kept in topic {TOPIC!r}, which is there and has other columns",
-            hint=f"copy it to another topic, and DROP TOPIC {TOPIC}",
+            f"topic {TOPIC!r}, which records actions on dead letters, exists with other columns",
+            hint=f"copy the topic to another one, and DROP TOPIC {TOPIC}",
             topic=TOPIC,
         )

@@ -25,7 +25,7 @@ from headwater.operators import graph as g
 from headwater.plan.planner import Plan
 from headwater.state.base_ticks import Bases
 from headwater.state.manifest import Manifest, ViewState
-from headwater.views.state_growth import expiring, told
+from headwater.views.state_growth import bound_text, expiring
 
 
 def explained(
@@ -40,10 +40,10 @@ def explained(
     state = manifest.views.get(view.name) if manifest else None
     facts = _declared(view, state)
     facts["arranged by"] = ", ".join(unit.schema.field(k).name for k in unit.key) or "one group"
-    facts["state"] = told(unit.plan.root, extents, expiring(unit.plan))
+    facts["state"] = bound_text(unit.plan.root, extents, expiring(unit.plan))
     facts |= _final_facts(unit.plan.root, state)
     if unit.plan.hidden:
-        facts["hidden columns"] = "; ".join(
+        facts["metadata columns"] = "; ".join(
             f"{', '.join(names)} of {topic}" for topic, names in unit.plan.hidden.items()
         )
     if (bounds := _bounds(unit.plan)) is not None:
@@ -54,7 +54,9 @@ def explained(
     if state is not None and (begins := begins_late(_firsts(state))) is not None:
         facts["begins"] = begins
     if base is not None:
-        facts["base"] = f"tick {base.tick}: records before it were removed, and what they made is kept there"
+        facts["base"] = (
+            f"tick {base.tick}: earlier records were removed, and their effect is kept in the base"
+        )
     facts["graph"] = "\n".join(describe(unit.pipeline, unit.identity, manifest))
     facts["picture"] = "\n".join(picture(unit.pipeline, unit.name))
     return pa.table({"property": list(facts), "value": list(facts.values())})
@@ -63,10 +65,7 @@ def explained(
 def _bounds(plan: Plan) -> str | None:
     """Return the error bounds of sketches; None if the plan has no sketches."""
     if plan.exactly:
-        return (
-            "answered exactly: a sketch takes no row back, and what is computed from its answer has no bound; "
-            "count(DISTINCT ...) and percentile(...) say the same"
-        )
+        return "answered exactly: a sketch cannot retract rows, and values computed from its answer have no bound; count(DISTINCT ...) and percentile(...) are the same"
     names = plan.schema.names
     return "; ".join(f"{names[i]}: {f.sketch.bound}" for i, f in plan.approximate.items()) or None
 
@@ -86,7 +85,7 @@ def unplanned(view: ViewDefinition, reason: str, manifest: Manifest | None) -> p
 def _declared(view: ViewDefinition, state: ViewState | None) -> dict[str, str]:
     stops = "stops the view"
     if view.options.on_error == "divert":
-        stops = f"is left out, and shown in {view.name}.{ERRORS_NAME}"
+        stops = f"is left out, and recorded in {view.name}.{ERRORS_NAME}"
     return {
         "view": view.name,
         "statement": view.to_sql(),
@@ -99,25 +98,22 @@ def _declared(view: ViewDefinition, state: ViewState | None) -> dict[str, str]:
 
 def _late_facts(view: ViewDefinition) -> dict[str, str]:
     """Return how late rows are handled, if the view declares it."""
-    told_of = f"left out, and shown in {view.name}.{LATE_NAME}"
+    recorded = f"left out, and recorded in {view.name}.{LATE_NAME}"
     match view.options:
         case ViewOptions(late="divert"):
-            said = f"a row that comes too late for its window is {told_of}"
+            said = f"a row that is late for its window is {recorded}"
         case ViewOptions(late="drop"):
-            said = "a row that comes too late for its window is left out, and counted"
+            said = "a row that is late for its window is left out, and counted"
         case ViewOptions(correct_for_us=int(span)):
-            said = (
-                f"a row that comes late changes the result until the watermark is {format_span(span)} past its "
-                f"window; then it is {told_of}"
-            )
+            said = f"a late row changes the result until the watermark is {format_span(span)} past its window; then it is {recorded}"
         case _ if view.emit_on_close:
-            said = "a row that comes late changes the result, also what was shown already: so all windows are kept"
+            said = "a late row changes the result, and final rows too, so all windows are kept"
         case _:
             return {}
     back = [
         f"partition {p} of {t} before offset {end}" for t, e in view.replayed.items() for p, end in e.items()
     ]
-    return {"late rows": said, **({"given back": f"late rows of {', '.join(back)}"} if back else {})}
+    return {"late rows": said, **({"replayed": f"late rows of {', '.join(back)}"} if back else {})}
 
 
 def _final_facts(root: g.Node, state: ViewState | None) -> dict[str, str]:
@@ -164,7 +160,7 @@ def begins_late(begins: Mapping[str, Sequence[int]]) -> str | None:
     places = [
         f"partition {p} of {t} at offset {o}" for t, offsets in late.items() for p, o in enumerate(offsets)
     ]
-    return f"{', '.join(places)}: what was before had been removed"
+    return f"{', '.join(places)}: earlier records had been removed"
 
 
 def sketched(plan: Plan, evaluator: Evaluator, extents: Mapping[str, Extent]) -> pa.Table:
@@ -172,7 +168,7 @@ def sketched(plan: Plan, evaluator: Evaluator, extents: Mapping[str, Extent]) ->
     pipeline = Dataflow(plan.root, evaluator)
     facts = {
         "columns": ", ".join(f"{f.name} {f.type}" for f in plan.schema),
-        "state": told(plan.root, extents, expiring(plan)),
+        "state": bound_text(plan.root, extents, expiring(plan)),
         **_warnings(plan),
         "graph": "\n".join(describe(pipeline, "", None)),
         "picture": "\n".join(picture(pipeline, "view")),
@@ -188,7 +184,7 @@ def describe(pipeline: Dataflow, identity: str, manifest: Manifest | None) -> li
     def visit(node: g.Node, depth: int) -> None:
         lines.append("  " * depth + f"{title(node)}  [layer {layer(node)}]")
         for slot in operators[id(node)].slots:
-            lines.append("  " * (depth + 1) + "keeps " + _kept(identity, slot, manifest))
+            lines.append("  " * (depth + 1) + "keeps " + _arrangement_text(identity, slot, manifest))
         for child in node.inputs:
             visit(child, depth + 1)
 
@@ -223,7 +219,7 @@ def title(node: g.Node) -> str:
     return kind_of(node).title(node)
 
 
-def _kept(identity: str, slot: ArrangementSpec, manifest: Manifest | None) -> str:
+def _arrangement_text(identity: str, slot: ArrangementSpec, manifest: Manifest | None) -> str:
     refs = manifest.arrangements.get(f"{identity}/{slot.name}", ()) if manifest else ()
     rows, size = sum(r.rows for r in refs), sum(r.size for r in refs)
     key = column_names(slot.schema, slot.key)

@@ -24,7 +24,7 @@ from headwater.core.clock import Clock, Microseconds, parse_span_us
 from headwater.core.errors import TopicNotFoundError
 from headwater.log.protocol import Log
 
-LOOK_EVERY_MS = 200.0
+CHECK_EVERY_MS = 200.0
 """Interval at which the topics are checked, however fast the ticks are."""
 FOLLOW_EVERY_US = parse_span_us("1 second")
 
@@ -63,21 +63,21 @@ def decide(
 
 
 class IdlePartitions:
-    """Handles the idle partitions of a log for one running engine. Call `look` continually, including when nothing arrives."""
+    """Handles the idle partitions of a log for one running engine. Call `check` continually, including when nothing arrives."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
         self._clock = clock
         self._began_us = clock.now_us()
-        self._looked_ms: float | None = None
+        self._checked_ms: float | None = None
         self._said_us: dict[str, Microseconds] = {}
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Append due punctuations of all topics with an `idle_after`, and expire silent producers."""
         now_ms = self._clock.steady_ms()
-        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_EVERY_MS:
+        if self._checked_ms is not None and now_ms - self._checked_ms < CHECK_EVERY_MS:
             return
-        self._looked_ms = now_ms
+        self._checked_ms = now_ms
         for topic in self._log.topics().values():
             try:
                 if topic.producer_timeout_us is not None:

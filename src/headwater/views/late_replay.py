@@ -27,14 +27,16 @@ def refuse_untold(view: ViewDefinition) -> None:
         return
     if view.options.late == "drop":
         raise UsageError(
-            f"view {view.name!r} drops late rows: they are counted, and neither told of nor given back",
-            hint=f"CREATE OR REPLACE MATERIALIZED VIEW {view.name} WITH (late = 'divert') AS ... tells of all of them",
+            f"view {view.name!r} drops late rows: they are counted, and not kept",
+            hint=f"CREATE OR REPLACE MATERIALIZED VIEW {view.name} WITH (late = 'divert') AS ... records them",
             view=view.name,
+            reason="drops-late-rows",
         )
     raise UsageError(
-        f"view {view.name!r} leaves out no late rows: each has changed the result when it came",
-        hint="late = 'divert', or correct_for, leaves out those that come too late",
+        f"view {view.name!r} leaves no late rows out: each has changed the result",
+        hint="late = 'divert' or correct_for leaves late rows out",
         view=view.name,
+        reason="no-late-rows",
     )
 
 
@@ -45,9 +47,10 @@ def refuse_other_definition(log: Log, view: ViewDefinition, state: ViewState | N
     served = replaced(log, view, state.incarnation)
     if served is None or _without(served.definition) != _without(view):
         raise UsageError(
-            f"view {view.name!r} is to be built anew, and which rows are late then is not known yet",
-            hint="`headwater run --once`, or ws.run(), builds it",
+            f"view {view.name!r} waits for a rebuild, which decides which rows are late",
+            hint="`headwater run --once`, or ws.run(), rebuilds it",
             view=view.name,
+            reason="rebuild-pending",
         )
 
 

@@ -72,11 +72,17 @@ def pace_of(every: Any) -> Pace:
         return Auto()
     hint = "every='auto', or a span from one tick to the next such as every='200 ms'"
     if not isinstance(every, (str, timedelta)):
-        raise UsageError(f"every is 'auto' or a span of time, not {every!r}", hint=hint)
+        raise UsageError(
+            f"every is 'auto' or a span of time, not {every!r}", hint=hint, option="every", value=every
+        )
     try:
         every_us = span_us(every, "every")
     except UsageError:
-        raise UsageError(f"every is 'auto' or a span of time, not {every!r}", hint=hint) from None
+        raise UsageError(
+            f"every is 'auto' or a span of time, not {every!r}", hint=hint, option="every", value=every
+        ) from None
     if every_us < 0:
-        raise UsageError(f"every is a span of time from 0 up, not {every!r}", hint=hint)
+        raise UsageError(
+            f"every cannot be negative, and is {every!r}", hint=hint, option="every", value=every
+        )
     return Every(every_us / 1_000)

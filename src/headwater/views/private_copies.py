@@ -19,7 +19,7 @@ from headwater.sql.statements import QueryText
 
 
 @dataclass(frozen=True)
-class Copied:
+class PrivateCopy:
     """A column of a query that is derived from private values; `by` is the column of their subject, None if no column
     provably is."""
 
@@ -32,15 +32,15 @@ class Copied:
     def why(self) -> str:
         """Reason why no column is the subject's."""
         if self.subject is None:
-            return f"column {self.column!r} may be made of private values of several subjects"
-        return f"column {self.column!r} is made of values that are private by {self.subject}, which is not among the columns"
+            return f"column {self.column!r} may be computed from private values of several subjects"
+        return f"column {self.column!r} is computed from values that are PRIVATE BY {self.subject}, which is not a column of the result"
 
     @property
     def remedy(self) -> str:
         """Advice for the author of the query."""
         if self.subject is None:
-            return f"leave {self.column} out, or group by the column that says whose values they are"
-        return f"add {self.subject} to the SELECT as it is (and to its GROUP BY), or leave {self.column} out"
+            return f"leave {self.column} out, or group by the column of the data subject"
+        return f"add {self.subject} to the SELECT (and to its GROUP BY), or leave {self.column} out"
 
 
 def copied_by_view(
@@ -50,26 +50,28 @@ def copied_by_view(
     key: Sequence[str] = (),
     *,
     instead: ViewDefinition | None = None,
-) -> list[Copied]:
+) -> list[PrivateCopy]:
     """Return the columns of a view that are derived from private values. `key` are columns to prefer as the subject's if
     several qualify; `instead` is a view that is about to replace the one of its name."""
     return _copied(_of_view(log, catalog, view, instead), view.columns.names, key)
 
 
-def copied_by_query(log: Log, catalog: Catalog, query: QueryText, key: Sequence[str] = ()) -> list[Copied]:
+def copied_by_query(
+    log: Log, catalog: Catalog, query: QueryText, key: Sequence[str] = ()
+) -> list[PrivateCopy]:
     """Return the columns of a query that are derived from private values; StatementError if the query cannot be planned."""
     plan = catalog.plan(query)
     return _copied(column_origins(plan.root, _of_sources(log, catalog)), plan.schema.names, key)
 
 
-def _copied(origins: Origins, names: Sequence[str], key: Sequence[str]) -> list[Copied]:
+def _copied(origins: Origins, names: Sequence[str], key: Sequence[str]) -> list[PrivateCopy]:
     folded = {name.lower() for name in key}
     prefer = [place for place, name in enumerate(names) if name.lower() in folded]
     found = []
     for one in private_columns(origins, prefer):
         known = [f"{s.topic}.{s.column}" for s in one.subjects if s.topic is not None]
         subject = known[0] if len(known) == len(one.subjects) == 1 else None
-        found.append(Copied(names[one.column], None if one.by is None else names[one.by], subject))
+        found.append(PrivateCopy(names[one.column], None if one.by is None else names[one.by], subject))
     return found
 
 

@@ -12,19 +12,19 @@ from headwater.log.protocol import Log
 from headwater.state.store import StateStore
 
 
-def renew(log: Log, view: str, *, beside: bool, verify: bool = False) -> list[str]:
+def renew(log: Log, view: str, *, shadow: bool, verify: bool = False) -> list[str]:
     """Rebuild a view, and those that read it, from the log in the next run; return their names, sources first.
 
-    With `beside`, the active version is served until the shadow build has caught up and, with `verify`, was compared with
+    With `shadow`, the active version is served until the shadow build has caught up and, with `verify`, was compared with
     its SELECT. Without it the active version is wrong, and is removed at once.
     """
     views, again = definitions(log), above(log, view)
     for each in again:
         entry = log.entries(VIEW)[each]
-        keep_past(log, each, served=beside)
+        keep_past(log, each, served=shadow)
         hold_from_start(log, views[each].reads)
         again_as = partial(log.put_entry, VIEW, each, entry.document, expect=entry.sequence)
-        if beside:
+        if shadow:
             shadow_builds.declare(log, each, again_as, after=entry.sequence, verify=verify)
         else:
             again_as()

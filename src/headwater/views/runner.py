@@ -33,7 +33,7 @@ from headwater.log.protocol import Log
 from headwater.state.manifest import Manifest
 from headwater.state.ownership import STALE_AFTER_MS, Ownership, alive, claim
 from headwater.state.store import StateStore
-from headwater.verify.shadow_comparison import Comparing, Tries, hold_trials
+from headwater.verify.shadow_comparison import ShadowComparison, Tries, compare_shadow_builds
 from headwater.views.idle_partitions import IdlePartitions
 from headwater.views.pacing import Pace
 
@@ -156,11 +156,11 @@ def run(room: EngineHost, tick_rows: int | None = None) -> RunReport:
 
 def _run_to(
     room: EngineHost, ownership: Ownership, target: int, tick_rows: int | None
-) -> tuple[Engine, _Done]:
+) -> tuple[Engine, _RunTotals]:
     """Run ticks until every view has the log commit `target`."""
     options = EngineOptions(room.keep_ticks)
     engine = Engine(room.log, room.store, ownership, room.tools(), room.clock, options)
-    done, tries = _Done(room.log), Tries()
+    done, tries = _RunTotals(room.log), Tries()
     while True:
         while (report := room.tick(engine, tick_rows)) is not None:
             done.add(report)
@@ -181,13 +181,13 @@ def _compare(room: EngineHost, manifest: Manifest | None, tries: Tries) -> bool:
     listener = room.listener()
     listener.verifying(list(due(room.log, manifest)))
 
-    def told(view: str, difference: str | None, on_base: bool) -> None:
+    def report(view: str, difference: str | None, on_base: bool) -> None:
         listener.verified(view, difference, on_base=on_base)
 
-    return hold_trials(room.log, room.store, manifest, room.tools, told, tries)
+    return compare_shadow_builds(room.log, room.store, manifest, room.tools, report, tries)
 
 
-class _Done:
+class _RunTotals:
     """Totals over the ticks of a run."""
 
     def __init__(self, log: Log) -> None:
@@ -261,8 +261,8 @@ def wait_for(
             return None
         if deadline is not None and room.clock.steady_ms() > deadline:
             raise LogTimeoutError(
-                f"the running engine did not get there within {timeout_ms:.0f} ms",
-                hint="`headwater status` says how far it is behind",
+                f"the running engine did not reach this position within {timeout_ms:.0f} ms",
+                hint="`headwater status` shows how far it is behind",
             )
         threading.Event().wait(0.01)
 
@@ -296,21 +296,21 @@ class Runner:
         pace: Pace,
         tick_rows: int | None,
         ownership: Ownership | None = None,
-        beside: EngineCompanions | None = None,
+        companions: EngineCompanions | None = None,
     ) -> None:
         self._room = room
         self._pace = pace
         self._tick_rows = tick_rows
-        self._beside = beside
-        self._beside_turn = threading.Lock()
+        self._companions = companions
+        self._companions_lock = threading.Lock()
         self._stop = threading.Event()
         self._started_ms = room.clock.steady_ms()
-        self._done = _Done(room.log)
-        self._rejected = () if beside is None else beside.rejected()
-        self._silence = IdlePartitions(room.log, room.clock)
+        self._done = _RunTotals(room.log)
+        self._rejected = () if companions is None else companions.rejected()
+        self._idle_partitions = IdlePartitions(room.log, room.clock)
         self._error: BaseException | None = None
         self._listening = Component(room.log.faults, "background", "listener of ticks")
-        self._comparing = Comparing(room.log, partial(_compare, room))
+        self._comparing = ShadowComparison(room.log, partial(_compare, room))
         self._ownership = room.claim() if ownership is None else ownership
         try:
             context = room.tools()
@@ -333,19 +333,19 @@ class Runner:
     def stop(self) -> RunReport:
         """Stop after the tick under way, and return the report. Raises the error that ended the engine, if any."""
         # a later `look` sees the stop, and starts no connector again
-        with self._beside_turn:
+        with self._companions_lock:
             self._stop.set()
-        if self._beside is not None:
-            self._beside.stop_sources()
+        if self._companions is not None:
+            self._companions.stop_sources()
         self._thread.join()
-        if self._beside is not None:
-            self._beside.stop_sinks()
+        if self._companions is not None:
+            self._companions.stop_sinks()
         self._room.tracing.flush()
         if self._error is not None:
             raise self._error
         seconds = (self._room.clock.steady_ms() - self._started_ms) / 1000
         report = self._done.report(self._engine.manifest, seconds)
-        rejected = () if self._beside is None else since(self._rejected, self._beside.rejected())
+        rejected = () if self._companions is None else since(self._rejected, self._companions.rejected())
         return replace(report, rejected=rejected)
 
     @property
@@ -377,32 +377,32 @@ class Runner:
             self._comparing.close()
             self._engine.close()
 
-    def _tell(self, report: TickReport, manifest: Manifest) -> None:
+    def _notify(self, report: TickReport, manifest: Manifest) -> None:
         """Notify the listener of a tick. A listener that fails is reported and does not end the engine."""
         try:
             self._room.listener().ticked(report, manifest)
         except Exception as error:  # noqa: BLE001 - the listener is the user's
-            self._listening.failed(error, "the engine goes on; mend `ticked` of the listener")
+            self._listening.failed(error, "the engine continues; correct `ticked` of the listener")
         else:
             self._listening.works()
 
     def _turn(self) -> None:
         began = self._room.clock.steady_ms()
-        self._silence.look()
-        if self._beside is not None:
-            with self._beside_turn:
+        self._idle_partitions.check()
+        if self._companions is not None:
+            with self._companions_lock:
                 if not self._stop.is_set():
-                    self._beside.look()
+                    self._companions.look()
         seen = self._room.log.sequence()
         report = self._room.tick(self._engine, self._tick_rows)
-        self._comparing.look(self._engine.manifest)
+        self._comparing.check(self._engine.manifest)
         if report is None:
             self._ownership.beat()
             self._room.log.wait_commit(seen, IDLE_WAIT_MS)
             return
         self._done.add(report)
         assert self._engine.manifest is not None
-        self._tell(report, self._engine.manifest)
+        self._notify(report, self._engine.manifest)
         behind = self._engine.manifest.sequence < seen or not self._engine.settled()
         cost_ms = self._room.clock.steady_ms() - began
         rest_ms = self._pace.rest_ms(cost_ms, report.rows, behind=behind)

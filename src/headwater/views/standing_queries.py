@@ -139,16 +139,24 @@ def _record(reader: StoredQueryReader, given: _GivenQuery) -> dict[str, Any]:
 
 def _one_of_many(reader: StoredQueryReader, row: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(row, Mapping):
-        raise UsageError(f"a query to store is a mapping, not {row!r}", hint=_ROW)
+        raise UsageError(
+            f"a stored query is given as a mapping, not {row!r}", hint=_ROW, reason="not-a-mapping"
+        )
     if not {"id", "query"} <= row.keys() or not row.keys() <= set(QUERIES.names):
         wrong = next((name for name in row if name not in QUERIES.names), None)
         what = f"has no {wrong!r}" if wrong is not None else "needs 'id' and 'query'"
-        raise UsageError(f"a query to store {what}: {dict(row)!r}", hint=_ROW)
+        raise UsageError(
+            f"a stored query {what}: {dict(row)!r}",
+            hint=_ROW,
+            reason="unknown-key" if wrong is not None else "missing-key",
+        )
     try:
         return _record(reader, _GivenQuery(**row))
     except HeadwaterError as error:
-        told = f"query {row['id']!r} is refused: {error.message}"
-        raise type(error)(told, detail=error.detail, hint=error.hint, **error.facts, id=row["id"]) from error
+        message = f"query {row['id']!r} is invalid: {error.message}"
+        raise type(error)(
+            message, detail=error.detail, hint=error.hint, **error.facts, id=row["id"]
+        ) from error
 
 
 _ROW = 'such as {"id": "spark", "query": "title:spark", "owner": "ann"}'
@@ -166,7 +174,12 @@ def find_standing(log: Log, name: str) -> tuple[str, StandingDefinition]:
         raise ViewNotFoundError(f"there is no standing query {name!r}", hint=hint, view=name)
     standing = known[found]
     if standing is None:
-        raise UsageError(f"view {found!r} shows no matches of stored queries", hint="SHOW STANDING QUERIES")
+        raise UsageError(
+            f"view {found!r} is not a standing query",
+            hint="SHOW STANDING QUERIES",
+            view=found,
+            reason="not-a-standing-query",
+        )
     return found, standing
 
 

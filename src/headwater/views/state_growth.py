@@ -1,6 +1,6 @@
 """State bounds of views: the topics and tables with which their state grows, and the check of `WITH (state = 'bounded')`.
 
-`kept` returns for every operator of a graph what its state grows with; linear operators have no state. The rows of the view
+`kept_states` returns for every operator of a graph what its state grows with; linear operators have no state. The rows of the view
 itself are its result and not counted here: a view that is a filtered topic is as long as the topic.
 """
 
@@ -33,7 +33,7 @@ def rows(node: g.Node, sources: Mapping[str, Extent]) -> Extent:
     return kind_of(node).row_extent(node, [rows(child, sources) for child in node.inputs])
 
 
-def kept(
+def kept_states(
     root: g.Node, sources: Mapping[str, Extent], expiring: Mapping[int, frozenset[str]] | None = None
 ) -> Iterator[KeptState]:
     """Yield the state of the operators of a graph, in the order in which changes reach them.
@@ -49,13 +49,13 @@ def kept(
             yield replace(part, extent=extent)
 
 
-def told(
+def bound_text(
     root: g.Node, sources: Mapping[str, Extent], expiring: Mapping[int, frozenset[str]] | None = None
 ) -> str:
-    """Return a description of what bounds the state of a graph, or what it grows with; `expiring` as for `kept`."""
-    parts = list(kept(root, sources, expiring))
+    """Return a description of what bounds the state of a graph, or what it grows with; `expiring` as for `kept_states`."""
+    parts = list(kept_states(root, sources, expiring))
     if not parts:
-        return "none: each row is looked at alone"
+        return "none: each row is processed alone"
     whole = together(part.extent for part in parts)
     if whole.topics:
         most = next(p for p in parts if p.extent.topics)
@@ -101,14 +101,15 @@ def expiring(plan: Plan) -> dict[int, frozenset[str]]:
 
 def refuse_growth(plan: Plan, known: Mapping[str, Extent]) -> None:
     """Raise StatementError, underlining the part, if the query needs state that grows with the records of a topic."""
-    for part in kept(plan.root, known, expiring(plan)):
+    for part in kept_states(plan.root, known, expiring(plan)):
         if not part.extent.bounded:
             grows = ", ".join(sorted(part.extent.topics))
             plan.refuse(
                 part.node,
-                f"the state of this view would grow with {grows}, and state = 'bounded' forbids it: "
-                f"it keeps {part.what}",
+                f"the state of this view would grow with {grows}, which state = 'bounded' does not allow: it keeps {part.what}",
                 hint=f"{part.instead}; or leave state = 'bounded' out",
+                reason="unbounded-state",
+                topics=sorted(part.extent.topics),
             )
 
 
@@ -120,12 +121,14 @@ def refuse_growth_above(
     for unit in units:
         if isinstance(unit, TableCollection) or unit.name == name or unit.definition.options.state != BOUNDED:
             continue
-        for part in kept(unit.plan.root, known, expiring(unit.plan)):
+        for part in kept_states(unit.plan.root, known, expiring(unit.plan)):
             if not part.extent.bounded:
                 grows = ", ".join(sorted(part.extent.topics))
                 raise UsageError(
-                    f"view {unit.name!r} has state = 'bounded', and with this {name!r} it would grow with {grows}",
+                    f"view {unit.name!r} has state = 'bounded', and its state would grow with {grows} after this change of {name!r}",
                     detail=f"{unit.name} keeps {part.what}",
                     hint=f"replace {unit.name} first, without state = 'bounded'",
                     view=unit.name,
+                    reason="unbounded-state",
+                    topics=sorted(part.extent.topics),
                 )

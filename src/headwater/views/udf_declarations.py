@@ -68,8 +68,10 @@ class Declarations:
                 _callable(definition.name, part, parts[part])
         if parts["result"] is None and definition.state != definition.returns:
             raise UsageError(
-                f"function {definition.name!r} returns another type than its state, and has no result=",
-                hint="result=lambda state: ... makes the value of a state",
+                f"function {definition.name!r} has another state type than its result, and no result=",
+                hint="result=lambda state: ... computes the result from a state",
+                function=definition.name,
+                reason="no-result",
             )
         assert definition.state is not None
         zero = _zero(definition.name, parts["zero"], definition.state)
@@ -117,7 +119,7 @@ class Declarations:
             then = ViewDefinition.from_document(existing.document)
             if parse_fold(then.query) is None:
                 raise ViewExistsError(
-                    f"view {then.name!r} is there already and is no fold",
+                    f"view {then.name!r} exists, and is not a fold",
                     hint="give the fold another name, or DROP VIEW first",
                     view=then.name,
                     same=False,
@@ -189,9 +191,11 @@ def _uses(view: ViewDefinition, definition: FunctionDefinition) -> bool:
 
 def _not_standing(definition: FunctionDefinition, error: HeadwaterError) -> UsageError:
     return UsageError(
-        f"function {definition.name!r} cannot return {format_type(definition.returns)}: a view would not stand",
+        f"function {definition.name!r} cannot return {format_type(definition.returns)}: a view that uses it would become invalid",
         detail=error.message,
         hint="drop or replace the view first, or give the function another name",
+        function=definition.name,
+        reason="breaks-view",
     )
 
 
@@ -206,7 +210,7 @@ def stopped_for(manifest: Manifest | None, functions: Iterable[str]) -> list[str
 
 def _callable(name: str, what: str, code: Any) -> None:
     if not callable(code):
-        raise UsageError(f"{what} of {name!r} is a function to call, not {code!r}")
+        raise UsageError(f"{what} of {name!r} is a function, not {code!r}", function=name, part=what)
 
 
 def _zero(name: str, value: Any, kind: pa.DataType) -> pa.Array:
@@ -217,4 +221,6 @@ def _zero(name: str, value: Any, kind: pa.DataType) -> pa.Array:
             given = complete(given, kind)
         return fitted([given], kind, 1)
     except Misfit:
-        raise UsageError(f"zero of {name!r} is {given!r}, which is not {format_type(kind)}") from None
+        raise UsageError(
+            f"zero of {name!r} is {given!r}, which is not {format_type(kind)}", function=name, part="zero"
+        ) from None

@@ -105,7 +105,9 @@ class ViewDeclarations:
         if readers and not cascade:
             raise UsageError(
                 f"{what} {name!r} cannot be dropped: it is read by {', '.join(readers)}",
-                hint=f"drop what reads it first, or DROP {what.upper()} {name} CASCADE",
+                hint=f"drop its readers first, or DROP {what.upper()} {name} CASCADE",
+                reason="read-by",
+                readers=readers,
             )
         for reader in readers:
             if reader in definitions(self._log):
@@ -115,7 +117,7 @@ class ViewDeclarations:
         """Declare a user's function; the next run rebuilds views that use a changed function, or that stopped because it was
         missing."""
         for view in declare(self._udf_declarations):
-            renew(self._log, view, beside=False)
+            renew(self._log, view, shadow=False)
         self.resume([name])
 
     def resume(self, functions: Sequence[str]) -> None:
@@ -125,7 +127,7 @@ class ViewDeclarations:
         views = definitions(self._log)
         for view in stopped_for(self._store.latest_whole(), functions):
             if view in views:
-                renew(self._log, view, beside=False)
+                renew(self._log, view, shadow=False)
 
     def hold(self, topic: str) -> None:
         """Retain every record of a topic that views read until the next tick releases it, because an alteration may change
@@ -146,17 +148,18 @@ class ViewDeclarations:
                 in self._tools().catalog.plan(s.QueryText(view.query), view.inputs).reads
             ):
                 raise UsageError(
-                    f"topic {changed.name!r} cannot be altered so: view {view.name!r} reads versions of its rows",
+                    f"topic {changed.name!r} cannot be altered: view {view.name!r} reads versions of its rows",
                     detail=refusal[0],
-                    hint="set versions_for = '...' to how long they are to be kept, together with cleanup",
+                    hint="set versions_for = '...' together with cleanup, to keep versions for that time",
                     topic=changed.name,
                     view=view.name,
+                    reason="versions-read",
                 )
 
     def widen(self, now: TopicDefinition, wider: TopicDefinition, alter: Callable[[], None]) -> None:
         """Alter a topic so that columns are wider, and rebuild the views that use them as shadow builds."""
         changed = self._tools().catalog.widened(wider)
-        self._refuse_losing(changed, f"topic {now.name!r} cannot be altered so")
+        self._refuse_losing(changed, f"topic {now.name!r} cannot be altered")
         for name, view in changed.items():
             columns = view.inputs.get(now.name)
             types = {now.name: pa.schema([now.schema.field(c) for c in columns])} if columns else {}
@@ -169,7 +172,7 @@ class ViewDeclarations:
 
     def rebuild(self, name: str, *, verify: bool = True) -> list[str]:
         """Rebuild a view, and those that read it, as shadow builds in the next run; return their names."""
-        return renew(self._log, self._names.spelled(name), beside=True, verify=verify)
+        return renew(self._log, self._names.spelled(name), shadow=True, verify=verify)
 
     def old(self, name: str, *, drop: bool = False) -> int | None:
         """Return the last tick of the version from before a rebuild, as long as it is kept; with `drop`, stop keeping it."""
@@ -186,7 +189,7 @@ class ViewDeclarations:
         late = view_contents(self._store, manifest, f"{view.name}.{LATE_NAME}")
         again, rows = given_back(self._log, view, late, manifest.views[view.name].positions)
         if rows:
-            self._refuse_losing([view.name], f"late rows of view {view.name!r} cannot be given back")
+            self._refuse_losing([view.name], f"late rows of view {view.name!r} cannot be replayed")
             hold_from_start(self._log, view.reads)
             keep_past(self._log, view.name, served=True)
             self._log.put_entry(VIEW, view.name, again.to_document(), expect=view.incarnation)
@@ -198,7 +201,7 @@ class ViewDeclarations:
         while left:
             name = view_of(left.pop())
             if name == made.name:
-                raise UsageError(f"view {made.name!r} would read itself")
+                raise UsageError(f"view {made.name!r} would read itself", reason="cycle", view=made.name)
             if name in views and name not in seen:
                 seen.add(name)
                 left += views[name].reads
@@ -211,26 +214,28 @@ class ViewDeclarations:
             ]
             if gone:
                 raise UsageError(
-                    f"view {made.name!r} cannot be replaced so: {reader.name} reads {gone[0]}, which it would not have",
+                    f"view {made.name!r} cannot be replaced: {reader.name} reads {gone[0]}, which the new definition does not have",
                     hint=f"DROP VIEW {reader.name} first, or keep the option that diverts rows to it",
                     view=made.name,
                     reader=reader.name,
+                    reason="read-by",
+                    missing=gone[0],
                 )
             if made.name not in reader.reads:
                 continue
             try:
                 plan = self._tools().catalog.plan_with(reader, made)
-                told = (
-                    None if plan.schema.types == reader.columns.types else "would have columns of other types"
-                )
+                same = plan.schema.types == reader.columns.types
+                reason, problem = "reader-types", None if same else "would get columns of other types"
             except HeadwaterError as error:
-                told = f"would not work any more: {error.message}"
-            if told is not None:
+                reason, problem = "breaks-reader", f"would become invalid: {error.message}"
+            if problem is not None:
                 raise UsageError(
-                    f"view {made.name!r} cannot be replaced so: {reader.name}, which reads it, {told}",
-                    hint=f"DROP VIEW {reader.name} first, or make the new one under another name",
+                    f"view {made.name!r} cannot be replaced: {reader.name}, which reads it, {problem}",
+                    hint=f"DROP VIEW {reader.name} first, or create the new view under another name",
                     view=made.name,
                     reader=reader.name,
+                    reason=reason,
                 )
 
     def _refuse_losing(self, views: Iterable[str], what: str) -> None:
@@ -241,9 +246,10 @@ class ViewDeclarations:
             state = latest.views.get(name) if latest is not None else None
             if state is not None and state.status == "live" and removed(self._log, state.record.begins):
                 raise UsageError(
-                    f"{what}: records that view {name!r} was made from were removed, and it cannot be made anew",
-                    hint=f"DROP VIEW {name} first; it can be created again, from the records that are left",
+                    f"{what}: records that view {name!r} was built from have been removed, so it cannot be rebuilt",
+                    hint=f"DROP VIEW {name} first; then create it from the remaining records",
                     view=name,
+                    reason="history-removed",
                 )
 
     def _release(self) -> None:
@@ -264,9 +270,9 @@ def _exists(then: ViewDefinition, made: ViewDefinition, same: bool) -> ViewExist
         difflib.unified_diff(then.to_sql().splitlines(), made.to_sql().splitlines(), lineterm="", n=1)
     )[2:]
     return ViewExistsError(
-        f"view {then.name!r} is there already and " + ("is the same" if same else "differs"),
-        detail=None if same else "- is there, + is asked for\n    " + "\n    ".join(lines),
-        hint=f"CREATE OR REPLACE {made.to_sql().split()[1]} {made.to_sql().split()[2]} {then.name} builds it anew",
+        f"view {then.name!r} already exists and " + ("is the same" if same else "differs"),
+        detail=None if same else "- existing, + requested\n    " + "\n    ".join(lines),
+        hint=f"CREATE OR REPLACE {made.to_sql().split()[1]} {made.to_sql().split()[2]} {then.name} replaces it",
         view=then.name,
         same=same,
     )

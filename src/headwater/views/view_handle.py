@@ -81,7 +81,11 @@ class View:
         if follow:
             return self._views.reads.follow(self.name, after, wait_ms(timeout), resync=resync)
         if timeout is not None or resync:
-            raise UsageError("timeout and resync are for following", hint="changes(..., follow=True)")
+            raise UsageError(
+                "timeout and resync need follow=True",
+                hint="changes(..., follow=True)",
+                reason="not-following",
+            )
         return self._views.reads.changes(self.name, after or Token(0))
 
     def why(self, key: Any, *, as_of: int | str | datetime | None = None) -> Why:

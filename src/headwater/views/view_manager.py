@@ -97,17 +97,17 @@ class Views:
         pace: Pace,
         tick_rows: int | None,
         ownership: Ownership | None = None,
-        beside: EngineCompanions | None = None,
+        companions: EngineCompanions | None = None,
     ) -> Runner:
         """Keep every view up to date in the background; `ownership` is the ownership of the engine, if it was acquired
         before."""
         if ownership is not None or self.engine() is None:
             self.declarations.resume(self.functions.here())
-        runner = Runner(self._room, pace, tick_rows, ownership, beside)
+        runner = Runner(self._room, pace, tick_rows, ownership, companions)
         self._runners.append(runner)
         return runner
 
-    def let_go(self) -> None:
+    def release_records(self) -> None:
         """Let the log remove what every view has read. Does nothing if an engine runs, since the engine does it."""
         with suppress(EngineRunningError), self._room.claim():
             latest = self.store.latest_whole()

@@ -42,7 +42,7 @@ class ViewNames:
     def no_relation(self, name: str) -> TopicNotFoundError:
         """Return the error for a name that is neither a topic nor a view, where both are accepted."""
         near = nearest(name, relation_names(self._log))
-        hint = f"did you mean {near}?" if near else "SHOW TOPICS and SHOW VIEWS list what is there"
+        hint = f"did you mean {near}?" if near else "SHOW TOPICS and SHOW VIEWS list all names"
         return TopicNotFoundError(f"there is no topic or view {name!r}", hint=hint, topic=name)
 
 
@@ -51,7 +51,7 @@ def view_not_found(
 ) -> ViewNotFoundError:
     """Return the error for a missing view, with the nearest existing name, or with a hint if a topic has the name."""
     near = nearest(name, views)
-    hint = f"did you mean {near!r}?" if near else "SHOW VIEWS lists those that are there"
+    hint = f"did you mean {near!r}?" if near else "SHOW VIEWS lists all views"
     if (topic := next((t for t in topics if t.lower() == name.lower()), None)) is not None:
         hint = f"{topic} is a topic: {topic_hint.format(topic)}"
     return ViewNotFoundError(f"there is no view {name!r}", hint=hint, view=name)

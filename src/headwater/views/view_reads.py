@@ -69,7 +69,12 @@ class ViewReads:
         _refuse_other_than_query(text)
         if after is not None:
             if not isinstance(after, Receipt):
-                raise UsageError(f"after takes a receipt, not {after!r}", hint="receipt = topic.append(rows)")
+                raise UsageError(
+                    f"after takes a receipt, not {after!r}",
+                    hint="receipt = topic.append(rows)",
+                    option="after",
+                    value=after,
+                )
             self._reach(after, timeout_ms)
         names = {w.text.lower() for w in words_of(text) if w.is_name}
         tick = self._tick_of(as_of)
@@ -148,13 +153,13 @@ class ViewReads:
         if as_of is None:
             return None
         if not isinstance(as_of, datetime):
-            hint = "the first tick is 1; left out, it is the newest"
+            hint = "ticks are numbered from 1; without as_of, the newest is read"
             token = tick_token(as_of, "as_of", least=1, hint=hint)
             self._store.check_token(token)
             return token.number
         tick = self._store.tick_at(as_of)
         if tick is None:
-            raise TickNotKeptError(f"no tick was committed at or before {as_of.isoformat()}")
+            raise TickNotKeptError(f"no tick was committed at or before {as_of.isoformat()}", as_of=as_of)
         return tick
 
     def _collected(self, tick: int) -> TickCut | None:
@@ -186,5 +191,7 @@ def _refuse_other_than_query(text: str) -> None:
     statements = parse(text)
     if len(statements) != 1 or not isinstance(statements[0], s.QueryText):
         raise UsageError(
-            "a query is one SELECT", hint="ws.sql(...) runs other statements, and several of them"
+            "ws.query takes one SELECT",
+            hint="ws.sql(...) runs other statements, and several at once",
+            reason="not-a-query",
         )

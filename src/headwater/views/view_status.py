@@ -102,8 +102,7 @@ def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:
         return lines
     name = first.name.removesuffix(BESIDE)
     lines.append(
-        f"hint: correct what it says, then headwater rebuild {name}; "
-        f"on_error = 'divert' leaves out rows that fail, and shows them in {name}.errors"
+        f"hint: correct the cause, then headwater rebuild {name}; on_error = 'divert' leaves failed rows out, and records them in {name}.errors"
     )
     return lines
 

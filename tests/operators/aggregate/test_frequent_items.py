@@ -133,7 +133,7 @@ def test_answers_have_the_type_of_the_values(kind: pa.DataType, often: object, s
 
 
 def test_no_more_values_can_be_asked_for_than_are_tracked() -> None:
-    with pytest.raises(ValueError, match="cannot be told"):
+    with pytest.raises(ValueError):
         FrequentItems(pa.int64(), 3, 2)
 
 

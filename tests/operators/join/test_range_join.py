@@ -399,5 +399,5 @@ def test_the_result_does_not_depend_on_how_changes_are_cut_into_steps(
 
 
 def test_keys_of_different_width_are_refused() -> None:
-    with pytest.raises(ValueError, match="cannot equal"):
+    with pytest.raises(ValueError):
         RangeJoinSpec("inner", (0, 1), (0,), 2, 2, 3, 1)

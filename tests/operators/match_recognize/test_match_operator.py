@@ -14,10 +14,10 @@ from headwater.operators.match_recognize.match_operator import (
     cuts_key,
     cuts_order,
     cuts_schema,
+    retained_us,
     rows_order,
     step,
 )
-from headwater.operators.match_recognize.match_operator import kept as kept_for
 from headwater.operators.match_recognize.pattern import Pattern
 from headwater.operators.match_recognize.spec import Navigate, RowsPerMatch, Skip
 from headwater.operators.zset.delta import Delta
@@ -158,10 +158,10 @@ def _all(kept: Kept) -> tuple[list[Row], list[int]]:
 
 def test_what_is_forgotten_is_not_missed() -> None:
     question = asked(concat("A B* C?"), within=20)
-    assert kept_for(question.spec) is None
+    assert retained_us(question.spec) is None
     # if matches are not counted, they need not all be known
     spec = replace(question.spec, measures=question.spec.measures[:1], shown=question.spec.shown[:3])
-    assert kept_for(spec) == 60
+    assert retained_us(spec) == 60
     question = Asked(spec, question.functions)
     rng = np.random.default_rng(7)
     whole, short = Kept(question), Kept(question)

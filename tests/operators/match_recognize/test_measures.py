@@ -22,6 +22,7 @@ from headwater.operators.match_recognize.spec import (
 from tests.conftest import LONG
 from tests.operators.match_recognize.kit import NAMES, TIME, X, asked, concat, patterns, rows
 from tests.operators.match_recognize.oracle import Row
+from tests.raising import raises
 
 Measure = tuple[tuple[Input, ...], Callable[..., Any], pa.DataType]
 
@@ -106,7 +107,7 @@ def test_of_an_empty_match_there_is_its_number_and_a_count() -> None:
 def test_a_sum_that_does_not_fit_names_the_pattern() -> None:
     total: list[Measure] = [((PatternAggregate("sum", None, 0),), _same, pa.int64())]
     question = asked(concat("A+"), measures=total, arguments=[lambda x: x])
-    with pytest.raises(ArithmeticOverflowError, match=r"a match of \(pattern\)"):
+    with raises(ArithmeticOverflowError, function="sum", pattern="(pattern)"):
         question.matched([(0, i, 1, 2**62) for i in range(3)])
 
 
@@ -116,5 +117,5 @@ def test_lists_are_made_some_at_a_time_and_not_without_end(monkeypatch: pytest.M
     question = asked(concat("A+"), measures=joined, arguments=[lambda x: x], rows="all", work_max=50)
     monkeypatch.setattr(module, "LISTED_MAX", 10)
     assert question.matched(given_rows) == question.expected(given_rows)
-    with pytest.raises(EvaluationError, match=r"a match of the pattern \(pattern\) is too long"):
+    with raises(EvaluationError, reason="match-too-long", pattern="(pattern)"):
         question.matched([(7, i, 1, i) for i in range(10)])

@@ -113,7 +113,7 @@ def test_a_greedy_match_is_final_once_its_time_is_over() -> None:
     assert closes("A+", 1, 1, within=100) == [100]
 
 
-def test_what_did_not_happen_is_told_when_its_time_is_over() -> None:
+def test_what_did_not_happen_is_reported_when_its_time_is_over() -> None:
     question = asked(concat("A B* C"), closing=True, timeouts=True, within=25)
     given_rows = [(0, 0, 1, 0), (0, 10, 2, 0), (0, 20, 2, 0), (0, 30, 0, 0), (0, 40, 1, 0), (0, 50, 4, 0)]
     # key, time, classifier, number, timed out, closes

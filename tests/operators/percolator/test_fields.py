@@ -26,6 +26,7 @@ from headwater.operators.percolator.query_nodes import (
     RangeQuery,
     Term,
 )
+from tests.raising import raises
 
 SCHEMA = pa.schema(
     [
@@ -138,7 +139,7 @@ def test_every_float_equals_itself(value: float) -> None:
 
 
 def test_what_is_no_text_is_refused() -> None:
-    with pytest.raises(UsageError, match="column 'n' is no text"):
+    with raises(UsageError, column="n"):
         Fields.of(SCHEMA, text=["n"])
-    with pytest.raises(UsageError, match="no field 'raw' to search by default"):
+    with raises(UsageError, field="raw"):
         Fields.of(SCHEMA, default=["raw"])

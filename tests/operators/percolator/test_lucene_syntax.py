@@ -26,6 +26,7 @@ from headwater.operators.percolator.query_nodes import (
     RangeQuery,
     Term,
 )
+from tests.raising import raises
 
 SCHEMA = pa.schema(
     [
@@ -144,73 +145,72 @@ def test_what_is_written_is_what_is_asked(text: str, node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "part", "reason"),
+    ("text", "part", "facts"),
     [
-        ("", "", "is empty"),
-        ("  ", "  ", "is empty"),
-        ("titel:x", "titel", "no field 'titel'"),
-        ('a "abc', '"', "quote is not closed"),
-        ("a (b c", "(", "parenthesis is not closed"),
-        ("ab)", ")", "nothing here for ) to close"),
-        ("a AND", "AND", "AND needs a clause on either side"),
-        ("a AND )", "AND", "AND needs a clause on either side"),
-        ("OR b", "OR", "OR needs a clause on either side"),
-        ("a && && b", "&&", "&& needs a clause on either side"),
-        ("a OR +b", "+", "must hold"),
-        ("a -", "-", "stands before nothing"),
-        ("a NOT", "NOT", "stands before nothing"),
-        ("(a NOT)", "NOT", "stands before nothing"),
-        ("a -\tb", "-", "stands before nothing"),
-        ("+-a", "+", "stands before nothing"),
-        ("a AND OR b", "OR", "OR needs a clause on either side"),
-        ("x" * 40, "x" * 40, "no word in it"),
-        ("a \ud83d", "\ud83d", "half of a character"),
-        ("title::a", ":", "no field before the colon"),
-        ("a^2^3", "^2^3", "a boost is a number"),
-        ("n:[1 to 2]", "to", "TO between its ends"),
-        ("n:1,000", "1,000", "it takes numbers"),
-        ("at:[NOW-7DAYS TO NOW]", "NOW-7DAYS", "it takes dates"),
-        ("title:/x/ a", "/x/", "regular expressions"),
-        ("NOT NOT a", "NOT", "stands before nothing"),
-        ("a ()", "()", "nothing between the parentheses"),
-        ("title:", "title:", "nothing to look for"),
-        (":a", ":", "no field before the colon"),
-        ("a ~", "~", "stands where a clause should be"),
-        ("spark~3", "~3", "whole number from 0 to 2"),
-        ("spark~0.8", "~0.8", "whole number from 0 to 2"),
-        ("spar*~1", "spar*~", "cannot be fuzzy"),
-        ('"a b"~x', "~x", "slop of a phrase"),
-        ("a^x", "^x", "a boost is a number"),
-        ("a^-1", "^-1", "a boost is a number"),
-        ("a^nan", "^nan", "a boost is a number"),
-        ("/re+/", "/re+/", "regular expressions"),
-        ("wi-f*", "wi-f*", "no word has 'wi-f'"),
-        ("...", "...", "no word in it"),
-        ('"..."', '"..."', "no word in it"),
-        ("a \\", "\\", "nothing to escape"),
-        ("ti*:a", "ti*", "pattern cannot name a field"),
-        ("*:a", "*", "pattern cannot name a field"),
-        ("n:abc", "abc", "it takes numbers"),
-        ("n:nan", "nan", "it takes numbers"),
-        ("n:1*", "1*", "takes no pattern"),
-        ("n:[1 TO x]", "x", "it takes numbers"),
-        ("n:[1 2]", "2", "TO between its ends"),
-        ("n:[1 TO", "[", "range is not closed"),
-        ("n:[1 TO 2 3]", "[", "range is not closed"),
-        ("n:[TO 2]", "2", "TO between its ends"),
-        ("n:[5 TO 1]", "[5 TO 1]", "nothing lies in this range"),
-        ("n:>", ">", "needs a value"),
-        ("title:[a TO b]", "[a TO b]", "is text, which has no order"),
-        ("ok:maybe", "maybe", "it takes true and false"),
-        ("at:2024-13-01", "2024-13-01", "not in the calendar"),
-        ("at:yesterday", "yesterday", "it takes dates"),
-        ("day:2024-01-01T10:00", "2024-01-01T10:00", "it takes dates"),
+        ("", "", {"reason": "empty-query"}),
+        ("  ", "  ", {"reason": "empty-query"}),
+        ("titel:x", "titel", {"reason": "unknown-field", "field": "titel"}),
+        ('a "abc', '"', {"reason": "not-closed"}),
+        ("a (b c", "(", {"reason": "not-closed"}),
+        ("ab)", ")", {"reason": "not-opened"}),
+        ("a AND", "AND", {"reason": "operand-missing"}),
+        ("a AND )", "AND", {"reason": "operand-missing"}),
+        ("OR b", "OR", {"reason": "operand-missing"}),
+        ("a && && b", "&&", {"reason": "operand-missing"}),
+        ("a OR +b", "+", {"reason": "required-in-or"}),
+        ("a -", "-", {"reason": "operand-missing"}),
+        ("a NOT", "NOT", {"reason": "operand-missing"}),
+        ("(a NOT)", "NOT", {"reason": "operand-missing"}),
+        ("a -\tb", "-", {"reason": "operand-missing"}),
+        ("+-a", "+", {"reason": "operand-missing"}),
+        ("a AND OR b", "OR", {"reason": "operand-missing"}),
+        ("x" * 40, "x" * 40, {"reason": "no-word"}),
+        ("a \ud83d", "\ud83d", {"reason": "surrogate"}),
+        ("title::a", ":", {"reason": "unexpected-character"}),
+        ("a^2^3", "^2^3", {"reason": "boost"}),
+        ("n:[1 to 2]", "to", {"reason": "range-without-to"}),
+        ("n:1,000", "1,000", {"reason": "field-value", "field": "n"}),
+        ("at:[NOW-7DAYS TO NOW]", "NOW-7DAYS", {"reason": "field-value", "field": "at"}),
+        ("title:/x/ a", "/x/", {"reason": "regular-expression"}),
+        ("NOT NOT a", "NOT", {"reason": "operand-missing"}),
+        ("a ()", "()", {"reason": "empty-parentheses"}),
+        ("title:", "title:", {"reason": "value-missing"}),
+        (":a", ":", {"reason": "unexpected-character"}),
+        ("a ~", "~", {"reason": "unexpected-character"}),
+        ("spark~3", "~3", {"reason": "number"}),
+        ("spark~0.8", "~0.8", {"reason": "number"}),
+        ("spar*~1", "spar*~", {"reason": "fuzzy-pattern"}),
+        ('"a b"~x', "~x", {"reason": "number"}),
+        ("a^x", "^x", {"reason": "boost"}),
+        ("a^-1", "^-1", {"reason": "boost"}),
+        ("a^nan", "^nan", {"reason": "boost"}),
+        ("/re+/", "/re+/", {"reason": "regular-expression"}),
+        ("wi-f*", "wi-f*", {"reason": "not-a-word"}),
+        ("...", "...", {"reason": "no-word"}),
+        ('"..."', '"..."', {"reason": "no-word"}),
+        ("a \\", "\\", {"reason": "escape"}),
+        ("ti*:a", "ti*", {"reason": "field-pattern"}),
+        ("*:a", "*", {"reason": "field-pattern"}),
+        ("n:abc", "abc", {"reason": "field-value", "field": "n"}),
+        ("n:nan", "nan", {"reason": "field-value", "field": "n"}),
+        ("n:1*", "1*", {"reason": "pattern-on-number", "field": "n"}),
+        ("n:[1 TO x]", "x", {"reason": "field-value", "field": "n"}),
+        ("n:[1 2]", "2", {"reason": "range-without-to"}),
+        ("n:[1 TO", "[", {"reason": "not-closed"}),
+        ("n:[1 TO 2 3]", "[", {"reason": "not-closed"}),
+        ("n:[TO 2]", "2", {"reason": "range-without-to"}),
+        ("n:[5 TO 1]", "[5 TO 1]", {"reason": "empty-range"}),
+        ("n:>", ">", {"reason": "value-missing"}),
+        ("title:[a TO b]", "[a TO b]", {"reason": "range-on-text", "field": "title"}),
+        ("ok:maybe", "maybe", {"reason": "field-value", "field": "ok"}),
+        ("at:2024-13-01", "2024-13-01", {"reason": "field-value", "field": "at"}),
+        ("at:yesterday", "yesterday", {"reason": "field-value", "field": "at"}),
+        ("day:2024-01-01T10:00", "2024-01-01T10:00", {"reason": "field-value", "field": "day"}),
     ],
 )
-def test_a_mistake_is_refused_where_it_is(text: str, part: str, reason: str) -> None:
-    with pytest.raises(QueryError) as refused:
+def test_a_mistake_is_refused_where_it_is(text: str, part: str, facts: dict[str, str]) -> None:
+    with raises(QueryError, **facts) as refused:
         parse(text, FIELDS)
-    assert reason in refused.value.message
     assert text[refused.value.facts["start"] : refused.value.facts["end"]] == part
 
 
@@ -267,10 +267,10 @@ def test_a_query_that_nothing_selects_is_known(text: str, scans: bool) -> None:
 
 def test_queries_are_bounded() -> None:
     parse("(" * 50 + "a" + ")" * 50, FIELDS)
-    with pytest.raises(QueryError, match="more than 50 deep"):
+    with raises(QueryError, reason="nested-too-deeply"):
         parse("(" * 51 + "a" + ")" * 51, FIELDS)
     parse(" ".join(["a"] * 1024), FIELDS)
-    with pytest.raises(QueryError, match="more than 1024 terms"):
+    with raises(QueryError, reason="too-many-terms"):
         parse(" ".join(["a"] * 1025), FIELDS)
 
 

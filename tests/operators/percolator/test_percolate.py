@@ -51,10 +51,21 @@ class Log:
 
     def spec(self, *, backfill: bool = True) -> PercolatorSpec:
         return PercolatorSpec(
-            DOCUMENTS, FIELDS, 3, 4, 5, 2, (0,) if self.keyed else (), (1,), stored, none, self.told, backfill
+            DOCUMENTS,
+            FIELDS,
+            3,
+            4,
+            5,
+            2,
+            (0,) if self.keyed else (),
+            (1,),
+            stored,
+            none,
+            self.preceding,
+            backfill,
         )
 
-    def told(self, partitions: Ints, offsets: Ints, records: Ints) -> Ints:
+    def preceding(self, partitions: Ints, offsets: Ints, records: Ints) -> Ints:
         assert len(records)
         commits = [self.records[offset]["commit"] for offset in records.tolist()]
         assert len({self.records[offset]["_appended_at"] for offset in records.tolist()}) == 1

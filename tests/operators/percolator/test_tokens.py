@@ -88,8 +88,9 @@ def test_accents_decide_nothing_where_they_are_not_to_matter() -> None:
 
 def test_a_language_that_is_not_there_is_refused() -> None:
     assert all(Analysis(language).words("a") for language in LANGUAGES)
-    with pytest.raises(UsageError, match="no language 'klingon'"):
+    with pytest.raises(UsageError) as refused:
         Analysis("klingon")
+    assert "'klingon'" in refused.value.message
 
 
 @pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.name)

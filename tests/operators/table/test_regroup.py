@@ -56,7 +56,7 @@ def histories(draw: st.DrawFn) -> Any:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(histories(), st.sampled_from([1, 2, SLICE_KEYS]))
-def test_every_step_changes_the_result_as_evaluating_anew_would(
+def test_every_step_changes_the_result_as_evaluating_again_would(
     hashing: str, history: Any, slice_keys: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

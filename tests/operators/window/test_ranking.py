@@ -73,7 +73,7 @@ SLICES = st.sampled_from([1, 5, ordered_runs.SLICE_ROWS])
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(histories(), SLICES)
-def test_every_step_changes_the_result_as_ranking_anew_would(
+def test_every_step_changes_the_result_as_ranking_again_would(
     hashing: str, history: Any, slice_rows: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

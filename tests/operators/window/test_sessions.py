@@ -36,6 +36,7 @@ from tests.operators.zsets import (
     tuples,
     values,
 )
+from tests.raising import raises
 
 __all__ = ["hashing"]
 
@@ -290,13 +291,13 @@ def test_sessions_of_other_keys_and_others_of_the_key_are_left_alone() -> None:
 
 @pytest.mark.parametrize("own", [None, {"start": None, "end": None}, interval(0, -5)])
 def test_an_interval_that_is_none_is_refused(own: Interval | None) -> None:
-    with pytest.raises(EvaluationError, match="would be NULL, or end before it starts"):
+    with raises(EvaluationError, reason="session-interval"):
         stepped([((1, own, "x"), 1)])
 
 
-def test_rows_taken_back_where_no_rows_are_kept_are_refused() -> None:
+def test_retractions_where_no_rows_are_kept_are_refused() -> None:
     spec = SessionAggregateSpec(AggregateSpec(schema_of(KINDS), 2, (AggregateFunction("count"),)), 1)
-    with pytest.raises(EvaluationError, match="taken back"):
+    with raises(EvaluationError, reason="retraction"):
         session_aggregate.step(spec, [], delta([((1, interval(0, 5), "x"), -1)], KINDS))
 
 

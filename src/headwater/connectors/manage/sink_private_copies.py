@@ -34,14 +34,14 @@ def private_in_copy(log: Log, views: Views, made: SinkDefinition, view: str) -> 
     subject of a column is unknown, unless the topic exists and declares the column private."""
     if made.kind != "topic" or private_below(log, view) is None:
         return ()
-    from headwater.views.private_copies import Copied, copied_by_view
+    from headwater.views.private_copies import PrivateCopy, copied_by_view
 
     described = views.names.describe(view)
     if described.name == view:
         found = copied_by_view(log, views.tools().catalog, described, made.key)
     else:
         # a derived view with whole rows of topics besides the columns of the view
-        found = [Copied(name, None, None) for name in views.names.columns(view).names]
+        found = [PrivateCopy(name, None, None) for name in views.names.columns(view).names]
     target = log.topics().get(str(made.options.get("topic", "")))
     there = {} if target is None else dict(target.private)
     for one in found:

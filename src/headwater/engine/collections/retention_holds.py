@@ -228,9 +228,7 @@ def waiting(log: Log, manifest: Manifest | None, clock: Clock) -> tuple[HeldReco
 
 
 def _kept_whole(topic: str, view: str) -> HeldRecords:
-    reason = (
-        "the topic has private columns: should a subject be forgotten, the view is made anew from all records"
-    )
+    reason = "the topic has private columns: if a subject is forgotten, the view is rebuilt from all records"
     return HeldRecords(
         topic, view, "private", reason, f"DROP VIEW {view}, or excise the records: `headwater excise {topic}`"
     )
@@ -238,9 +236,9 @@ def _kept_whole(topic: str, view: str) -> HeldRecords:
 
 def _waiting(topic: str, view: str, state: ViewState | None) -> HeldRecords:
     if state is not None and state.status == "stopped":
-        hint = f"`headwater rebuild {view}` once it can go on; or CREATE OR REPLACE it, or DROP VIEW {view}"
+        hint = f"`headwater rebuild {view}` once its cause is corrected; or CREATE OR REPLACE the view, or DROP VIEW {view}"
         return HeldRecords(topic, view, "stopped", state.reason, hint)
-    hint = "a run of the engine brings it up to date: `headwater run --once`"
+    hint = "a run of the engine builds the view: `headwater run --once`"
     return HeldRecords(topic, view, "backfilling", state.reason if state is not None else None, hint)
 
 

@@ -158,23 +158,23 @@ def readable_versions(topic: TopicDefinition) -> VersionedRelation:
     if not topic.key:
         return VersionedRelation(
             refusal=(
-                f"topic {topic.name!r} has no versions: it has no PRIMARY KEY, so that no record replaces another",
-                "join with it as it is, by a key and a range of time: ON a.id = b.id AND b.at BETWEEN ... AND ...",
+                f"topic {topic.name!r} has no versions: it has no PRIMARY KEY",
+                "join with the topic by a key and a range of time: ON a.id = b.id AND b.at BETWEEN ... AND ...",
             )
         )
     own = next((name for name in topic.schema.names if name.lower() in VERSIONED.names), None)
     if own is not None:
         return VersionedRelation(
             refusal=(
-                f"topic {topic.name!r} has a column of its own that is called {own!r}, as one of versions is",
-                f"copy it to a topic without it: CREATE TOPIC ... AS SELECT ... FROM {topic.name}",
+                f"topic {topic.name!r} has a column named {own!r}, which is a metadata column of versions",
+                f"copy the topic without this column: CREATE TOPIC ... AS SELECT ... FROM {topic.name}",
             )
         )
     if topic.cleanup == "compact" and topic.versions_for_us is None:
         return VersionedRelation(
             refusal=(
-                f"topic {topic.name!r} is compacted: versions that others have replaced may be gone at any time",
-                f"say how long they are kept: ALTER TOPIC {topic.name} SET (versions_for = '30 days')",
+                f"topic {topic.name!r} is compacted, which can remove replaced versions at any time",
+                f"keep versions for a time: ALTER TOPIC {topic.name} SET (versions_for = '30 days')",
             )
         )
     key = tuple(map(topic.schema.get_field_index, topic.key))

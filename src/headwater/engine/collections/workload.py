@@ -287,7 +287,11 @@ class Catalog:
         """
         for name in definition.reads:
             if name not in topics and name not in units:
-                raise UsageError(f"it reads {name}, which is not there or cannot be kept")
+                raise UsageError(
+                    f"it reads {name}, which does not exist or cannot be maintained",
+                    reason="missing-input",
+                    missing=name,
+                )
         below = tuple(_shape(topics[n]) if n in topics else units[n].identity for n in definition.reads)
         known = (definition.incarnation, below, signatures(definition.query))
         made_name = _made_name(definition)
@@ -304,7 +308,7 @@ class Catalog:
             if plan is None:
                 plan = self._planner.plan(QueryText(definition.query), relations, policy)
             if plan.schema.types != definition.columns.types:
-                raise UsageError("a column that it reads has another type than when it was declared")
+                raise UsageError("the type of a column that it reads has changed", reason="input-type")
             pipeline = Dataflow(plan.root, self._evaluator, plan.expiries)
             read = {n: topics[n] for n in definition.reads if n in topics}
             admission = admission_of(definition, plan, topics, self._evaluator)
@@ -457,11 +461,11 @@ def state_of(log: Log, view: ViewDefinition, manifest: Manifest | None) -> ViewS
     if replaced(log, view, state.incarnation) is None:
         return None
     beside = manifest.views.get(f"{view.name}{BESIDE}")
-    told = "its new definition is being built beside it"
+    told = "a new definition is being built as a shadow build"
     if trial_of(log, view.name, view.incarnation) is not None:
-        told = "it is being built anew, beside what is served"
+        told = "a shadow build of it is running"
     if beside is not None and beside.status == "stopped":
-        told = f"its new definition has stopped, the one before goes on: {beside.reason}"
+        told = f"the shadow build of its new definition has stopped, and the previous definition stays active: {beside.reason}"
     return replace(state, reason=told)
 
 
@@ -550,7 +554,11 @@ def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
         return schema
     for name in columns:
         if name not in schema.names:
-            raise UsageError(f"column {name!r}, which it reads, is not there any more")
+            raise UsageError(
+                f"column {name!r}, which it reads, does not exist any more",
+                reason="missing-column",
+                name=name,
+            )
     return pa.schema([schema.field(name) for name in columns])
 
 

@@ -213,8 +213,8 @@ def source_change(node: g.SourceNode, change: Delta | None) -> Delta:
         return change.with_rows(renamed(change.rows.select([*node.columns, *hidden]), node.schema))
     except pa.ArrowInvalid as error:  # a column was widened since the view was planned
         raise EvaluationError(
-            f"a value of {node.name} does not fit the type that its column had: {error}",
-            hint="the view is being built anew with the wider type",
+            f"a value of {node.name} does not fit the previous type of its column: {error}",
+            hint="the view is being rebuilt with the wider type",
         ) from error
 
 

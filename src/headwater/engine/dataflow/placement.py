@@ -210,15 +210,12 @@ class Placement:
         # The last line of a Python trace has the error; the lines of a Java trace have only locations.
         lines = [line for line in said if line and not line.startswith(("at ", "..."))]
         detail = lines[-1] if lines else type(error).__name__
-        hint = (
-            "executors need Headwater in their Python and the workspace's folder under the same path; "
-            f"{PLACEMENT}=driver does without them"
-        )
+        hint = f"executors need Headwater in their Python, and the workspace folder under the same path; {PLACEMENT}=driver runs all steps in the driver"
         if _choice() == "tasks":
             raise SparkJobError(
                 "Spark could not run a step of the engine", detail=detail, hint=hint
             ) from error
-        _log.warning("Spark could not run a step of the engine, which does it itself: %s (%s)", detail, hint)
+        _log.warning("Spark could not run a step of the engine, so the driver runs it: %s (%s)", detail, hint)
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,7 +312,9 @@ def _assembled(
 def _choice() -> str:
     choice = os.environ.get(PLACEMENT, "auto").lower()
     if choice not in _CHOICES:
-        raise UsageError(f"{PLACEMENT} is {choice!r}", hint=f"it is one of {', '.join(_CHOICES)}")
+        raise UsageError(
+            f"{PLACEMENT} is {choice!r}", hint=f"use one of {', '.join(_CHOICES)}", variable=PLACEMENT
+        )
     return choice
 
 
@@ -324,5 +323,5 @@ def _rows_min(default: int | None) -> int | None:
     if text is None:
         return default
     if not text.isdecimal():
-        raise UsageError(f"{ROWS_MIN} is {text!r}", hint="it is a number of rows")
+        raise UsageError(f"{ROWS_MIN} is {text!r}", hint="use a number of rows", variable=ROWS_MIN)
     return int(text)

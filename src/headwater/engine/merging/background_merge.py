@@ -162,7 +162,7 @@ class Merging:
             hint = (
                 None
                 if isinstance(error, HeadwaterError) and error.hint
-                else "the merge is tried again by itself"
+                else "the merge is retried automatically"
             )
             self._faults.report("background", f"{FAULT}{task.name}", error, hint)
         self._forget(task)

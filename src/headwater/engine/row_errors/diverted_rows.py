@@ -246,7 +246,7 @@ def no_single_row(error: EvaluationError) -> EvaluationError:
     """Return an error of a view that diverts rows, extended by the reason why no row can be diverted."""
     elsewhere = "compute it in a subquery over the topic, below joins and aggregates, or use try_divide, try_cast and the like"
     return EvaluationError(
-        f"{error.message.rstrip('.')}. It is the error of no single row of a topic, so that none can be diverted",
+        f"{error.message.rstrip('.')}. The error belongs to no single row of a topic, so no row can be diverted",
         detail=error.detail,
         hint=error.hint if "pattern" in error.facts else elsewhere,
         **error.facts,

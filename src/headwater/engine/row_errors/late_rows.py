@@ -134,9 +134,10 @@ def late_schema(graphs: Sequence[LateGraph]) -> pa.Schema:
         for field in list(graph.root.schema)[: -len(LATE_COLUMNS)]:
             if fields.setdefault(field.name, field).type != field.type:
                 raise UsageError(
-                    f"late rows of {' and '.join(topics)} cannot be told of in one place: column {field.name!r} has "
-                    "another type in each",
-                    hint="late = 'drop' counts them, or let the view read one of them through another view",
+                    f"late rows of {' and '.join(topics)} cannot be recorded in one view: column {field.name!r} has another type in each topic",
+                    hint="late = 'drop' only counts them; or read one of the topics through another view",
+                    reason="late-column-type",
+                    column=field.name,
                 )
     first = [pa.field("_topic", pa.string())] if len(topics) > 1 else []
     return pa.schema([*first, *fields.values(), *_TOLD])
@@ -191,4 +192,4 @@ def _micros(column: pa.Array) -> np.ndarray:
 
 
 def _no_state(slot: object) -> list[object]:
-    raise AssertionError(f"late rows are found without state, not {slot}")
+    raise AssertionError(f"late rows are found without state, not with {slot}")

@@ -38,7 +38,7 @@ class TickPlan:
             self.hold_back(unit, progress, *blocked)
             return None
         if progress.status == "live" and (below := self._lacking(unit)) is not None:
-            reason = f"{below} was made anew, without rows that it had"
+            reason = f"{below} was rebuilt without some of its rows"
             progress = self.state.progress[unit.name] = self.rebuild(unit, progress.state, reason)
         return None if progress.status == "stopped" else progress
 
@@ -60,14 +60,14 @@ class TickPlan:
             is_same = (
                 then is not None and isinstance(unit, ViewCollection) and then.incarnation == unit.incarnation
             )
-            return self.rebuild(unit, then if is_same else None, "it is planned otherwise now")
+            return self.rebuild(unit, then if is_same else None, "its plan has changed")
         if state.record.unplanned:
             return self.rebuild(unit, state, state.reason or "")
         if state.record.blocked and state.status == "stopped" and self._blocked(unit) is None:
-            return self.rebuild(unit, state, "what it reads was built anew")
+            return self.rebuild(unit, state, "a view that it reads was rebuilt")
         wrong = self.damage(unit)
         if wrong is not None and self.must_rebuild(state):
-            return self.rebuild(unit, state, f"its state is not what it should be: {wrong}")
+            return self.rebuild(unit, state, f"its state is damaged: {wrong}")
         assert self.state.before is not None
         self.state.arrangements.take_over(unit, self.state.before)
         return CollectionProgress(
@@ -104,7 +104,7 @@ class TickPlan:
             return self._from_base(unit, based, state)
         if state is not None and removed(self._log, state.record.begins):
             return self._stopped_at(
-                unit, state, f"{reason}, and records that it was made from were removed since"
+                unit, state, f"{reason}, and records that it was built from have been removed"
             )
         self.state.arrangements.clear(unit)
         return CollectionProgress(None, built=self.state.target.tick, begins=begins)
@@ -182,13 +182,13 @@ class TickPlan:
                     name
                 ):
                     status = "stopped" if new.status == "stopped" else "backfilling"
-                    return status, f"it reads {name}, which is being built anew"
+                    return status, f"it reads {name}, which is being rebuilt"
         for name in unit.units:
             below = self.state.progress.get(name)
             if below is None:
-                return "stopped", f"{name} is not there any more"
+                return "stopped", f"{name} does not exist any more"
             if name in self.state.reshaped:
-                return "backfilling", f"{name} has other columns now"
+                return "backfilling", f"the columns of {name} have changed"
             if below.status != "live":
                 return below.status, f"it reads {name}, which is {below.status}"
         return None

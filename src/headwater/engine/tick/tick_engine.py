@@ -372,10 +372,9 @@ def is_of_another_log(log: Log, manifest: Manifest) -> bool:
 
 def _other_base(base: Manifest) -> OtherHistoryError:
     return OtherHistoryError(
-        f"the base of the views, from tick {base.tick}, is of another history of the log",
-        detail=f"it covers commit {base.sequence} with the id {base.commit}, and the log has another commit there, or none: an "
-        "older copy of the log was put back without the views, or a loss of power took its end",
-        hint="put the folder bases of the same copy back; or remove it, and the views are made from the records that are kept",
+        f"the base of the views, from tick {base.tick}, belongs to another history of the log",
+        detail=f"it covers commit {base.sequence} with the id {base.commit}, which the log does not have: an older copy of the log was restored without the views, or a power failure truncated it",
+        hint="restore the folder bases of the same copy; or remove it, and the views are rebuilt from the records that are kept",
         token=str(Token(base.sequence, base.commit)),
         found=None,
     )

@@ -79,7 +79,7 @@ def _endpoint(environment: Mapping[str, str]) -> str | None:
         return None
     protocol = first(PROTOCOLS) or SPOKEN
     if protocol != SPOKEN:
-        _warn_once(f"they are sent as {SPOKEN}, not as {protocol}")
+        _warn_once(f"spans are sent as {SPOKEN}, not as {protocol}")
         return None
     return without_password(address)
 
@@ -181,7 +181,9 @@ class _Exporter:
         arrived = result.name == "SUCCESS"
         if arrived != self._is_well and not self._given_up:
             self._is_well = arrived
-            how = "arrive again" if arrived else "do not arrive, and some may be lost: ticks go on"
+            how = (
+                "are delivered again" if arrived else "cannot be delivered, and some may be lost; ticks go on"
+            )
             _log.log(logging.INFO if arrived else logging.WARNING, "spans for %s %s", self._address, how)
         return result
 

@@ -123,7 +123,7 @@ class AggregateSpec:
         for function in self.functions:
             kind = self.schema.field(function.args[0]).type if function.args else None
             if not function.adds_up:
-                place = self.held.index(_held(function))
+                place = self.held.index(_value_state(function))
                 found.append((function, kind, place, place))
                 continue
             needed = functions.accumulators(function, self.schema)
@@ -134,7 +134,9 @@ class AggregateSpec:
     @cached_property
     def held(self) -> tuple[Extreme | Sketched, ...]:
         """Non-numeric state of each group: the extremes and the sketches."""
-        return tuple(dict.fromkeys(_held(function) for function in self.functions if not function.adds_up))
+        return tuple(
+            dict.fromkeys(_value_state(function) for function in self.functions if not function.adds_up)
+        )
 
     @property
     def extremes(self) -> tuple[Extreme, ...]:
@@ -266,7 +268,7 @@ def shown(spec: AggregateSpec, state: Sequence[Run]) -> Delta:
     columns = held.rows.columns
     first = len(columns) - len(spec.customs)
     there = np.ones(len(held), dtype=np.bool_)
-    kept = _kept(spec, columns[spec.width : first], columns[first:])
+    kept = _group_state(spec, columns[spec.width : first], columns[first:])
     keys = columns[: spec.width]
     rows = pa.RecordBatch.from_arrays([*keys, *_finish(spec, kept, None, there)], schema=spec.output)
     return Delta(rows, held.weights, distinct=True)
@@ -339,7 +341,7 @@ def combine(spec: AggregateSpec, delta: Delta) -> pa.RecordBatch:
     Rows combined from parts of a delta may be concatenated in any order; `step_combined` applies them.
     """
     if not spec.combinable:
-        raise ValueError("values that can be taken back must be seen one by one")
+        raise ValueError("partial sums support no functions that need every value to retract one")
     if not len(delta):
         return Delta.empty(spec.state).rows
     batch = GroupedRows(delta.rows, delta.weights, group(delta.rows, len(delta), range(spec.width)))
@@ -380,10 +382,10 @@ def finished(spec: AggregateSpec, kept: Sequence[pa.Array], keys: pa.RecordBatch
     Raises ArithmeticOverflowError, naming the group by its key, if a sum does not fit its type.
     """
     there = np.ones(len(kept[0]), dtype=np.bool_)
-    return _finish(spec, _kept(spec, kept, []), keys, there)
+    return _finish(spec, _group_state(spec, kept, []), keys, there)
 
 
-def _kept(spec: AggregateSpec, kept: Sequence[pa.Array], customs: list[pa.Array]) -> GroupState:
+def _group_state(spec: AggregateSpec, kept: Sequence[pa.Array], customs: list[pa.Array]) -> GroupState:
     """Split the state columns after the key into numbers, extremes and sketches, and custom states."""
     columns = iter(kept)
     numbers = [[_number(next(columns)) for _ in dtypes] for dtypes in spec.dtypes]
@@ -530,7 +532,7 @@ def _overflow(
     where = ", ".join(f"{column} = {value!r}" for column, value in key.items())
     return ArithmeticOverflowError(
         f"{name} does not fit its type",
-        detail=f"the group is {where}" if key else "it is over all rows",
+        detail=f"the group is {where}" if key else "the aggregate is over all rows",
         hint="cast the argument to a wider type, such as DECIMAL(38, 0) or DOUBLE",
         function=name,
         key=key,
@@ -615,7 +617,7 @@ def _pick_again(
     return made
 
 
-def _held(function: AggregateFunction) -> Extreme | Sketched:
+def _value_state(function: AggregateFunction) -> Extreme | Sketched:
     if function.sketch is None:
         return Extreme.of(function)
     return Sketched(function.sketch, function.args[0], function.filter)

@@ -62,9 +62,9 @@ class AggregateFunction:
         if len(self.args) != wanted:
             raise ValueError(f"{self.kind} takes {wanted} arguments, not {len(self.args)}")
         if self.order not in (2, 3, 4):
-            raise ValueError(f"there are no moments of order {self.order} here")
+            raise ValueError(f"moments of order {self.order} are not supported")
         if (self.sketch is None) != (self.kind != "sketch"):
-            raise ValueError("a sketch has its kind")
+            raise ValueError("a sketch needs its kind")
 
     @property
     def extreme(self) -> bool:

@@ -44,7 +44,7 @@ class DistinctCount:
 
     def __post_init__(self) -> None:
         if not 4 <= self.precision <= 24:
-            raise ValueError(f"there are no {2**self.precision} registers here")
+            raise ValueError(f"{2**self.precision} registers are not supported")
 
     def __repr__(self) -> str:
         return f"DistinctCount(precision={self.precision})"
@@ -78,7 +78,7 @@ class DistinctCount:
         # The bit after the examined bits is set, to limit the count of leading zeros.
         rest = (hashes << np.uint64(self.precision)) | np.uint64(1 << (self.precision - 1))
         zeros = _leading_zeros(rest) + 1
-        return [self._kept(owners, places, zeros, np.zeros(0, np.int64), self._none(), count)]
+        return [self._packed_state(owners, places, zeros, np.zeros(0, np.int64), self._none(), count)]
 
     def merge(self, states: Sequence[pa.Array], owners: Ints, count: int) -> list[pa.Array]:
         raw, sizes = _bytes_of(states[0])
@@ -86,7 +86,7 @@ class DistinctCount:
         in_full = np.repeat(full, sizes)
         owned, places, zeros = self._entries(raw[~in_full], np.where(full, 0, sizes), owners)
         rows = raw[in_full].reshape(-1, self.registers)
-        return [self._kept(owned, places, zeros, owners[full], rows, count)]
+        return [self._packed_state(owned, places, zeros, owners[full], rows, count)]
 
     def finish(self, states: Sequence[pa.Array]) -> pa.Array:
         raw, sizes = _bytes_of(states[0])
@@ -140,7 +140,9 @@ class DistinctCount:
         mean: Floats = (before[high] - before[low]) / (high - low)
         return mean
 
-    def _kept(self, owners: Ints, places: Ints, zeros: Ints, full: Ints, rows: Bytes, count: int) -> pa.Array:
+    def _packed_state(
+        self, owners: Ints, places: Ints, zeros: Ints, full: Ints, rows: Bytes, count: int
+    ) -> pa.Array:
         """Return the state of `count` groups, the maximum of each register, from single registers and full rows of registers.
 
         `owners` and `full`, the groups of the two, ascend.

@@ -38,7 +38,9 @@ class FrequentItems:
 
     def __post_init__(self) -> None:
         if not 1 <= self.wanted <= self.tracked:
-            raise ValueError(f"{self.wanted} of {self.tracked} values cannot be told")
+            raise ValueError(
+                f"{self.wanted} frequent values need at least as many tracked values, not {self.tracked}"
+            )
 
     @property
     def repeatable(self) -> bool:
@@ -59,15 +61,17 @@ class FrequentItems:
 
     def collect(self, values: pa.Array, weights: Ints, owners: Ints, count: int) -> list[pa.Array]:
         items = pc.struct_field(values, [0]) if pa.types.is_struct(values.type) else values
-        return self._kept(items, weights, owners, np.zeros(count, dtype=np.int64), count)
+        return self._packed_state(items, weights, owners, np.zeros(count, dtype=np.int64), count)
 
     def merge(self, states: Sequence[pa.Array], owners: Ints, count: int) -> list[pa.Array]:
         counts, sizes = flattened(states[1])
-        told = np.asarray(states[2].fill_null(0), dtype=np.int64)
+        bounds = np.asarray(states[2].fill_null(0), dtype=np.int64)
         errors = np.zeros(count, dtype=np.int64)
-        np.add.at(errors, owners, told)
+        np.add.at(errors, owners, bounds)
         present = np.bincount(owners[np.asarray(states[2].is_valid())], minlength=count) > 0
-        return self._kept(states[0].flatten(), counts, np.repeat(owners, sizes), errors, count, present)
+        return self._packed_state(
+            states[0].flatten(), counts, np.repeat(owners, sizes), errors, count, present
+        )
 
     def finish(self, states: Sequence[pa.Array]) -> pa.Array:
         counts, sizes = flattened(states[1])
@@ -93,7 +97,7 @@ class FrequentItems:
         errors = np.where(sizes > self.tracked, total // (self.tracked + 1), 0)
         return self._listed(items, counts, sizes), errors
 
-    def _kept(
+    def _packed_state(
         self,
         items: pa.Array,
         counts: Ints,

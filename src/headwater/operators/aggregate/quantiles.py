@@ -66,7 +66,7 @@ class Quantiles:
 
     def __post_init__(self) -> None:
         if not summed_up(self.kind):
-            raise TypeError(f"values of type {self.kind} have no summary")
+            raise TypeError(f"quantiles of type {self.kind} are not supported")
 
     @property
     def repeatable(self) -> bool:
@@ -102,7 +102,7 @@ class Quantiles:
             first = np.concatenate(([True], twice[1:] != twice[:-1]))
             found = found.take(twice)
             found = _Summaries(found.owners, found.values, np.where(first, 1, found.gaps - 1), found.slacks)
-        return self._kept(self._thinned(_without_repeats(found), count), count)
+        return self._packed_state(self._thinned(_without_repeats(found), count), count)
 
     def merge(self, states: Sequence[pa.Array], owners: Ints, count: int) -> list[pa.Array]:
         values, sizes = flattened(states[0])
@@ -120,7 +120,7 @@ class Quantiles:
         part = np.repeat(number, sizes[there])
         while len(part) and part.max() > 0:
             found, part = _paired(found, part)
-        return self._kept(self._thinned(_without_repeats(found), count), count)
+        return self._packed_state(self._thinned(_without_repeats(found), count), count)
 
     def finish(self, states: Sequence[pa.Array]) -> pa.Array:
         values, sizes = flattened(states[0])
@@ -157,14 +157,14 @@ class Quantiles:
         made = pa.array(lane).cast(pa.int32() if narrow else self.kind)
         return made.view(self.kind) if narrow else made
 
-    def _kept(self, found: _Summaries, count: int) -> list[pa.Array]:
+    def _packed_state(self, found: _Summaries, count: int) -> list[pa.Array]:
         sizes = np.bincount(found.owners, minlength=count)
         present = sizes > 0
         made = [listed(found.values, sizes, present)]
         for lane, usual in ((found.gaps, 1), (found.slacks, 0)):
-            told = np.zeros(count, dtype=np.bool_)
-            told[found.owners[lane != usual]] = True
-            made.append(listed(lane[told[found.owners]], np.where(told, sizes, 0), present))
+            differs = np.zeros(count, dtype=np.bool_)
+            differs[found.owners[lane != usual]] = True
+            made.append(listed(lane[differs[found.owners]], np.where(differs, sizes, 0), present))
         return made
 
     def _thinned(self, found: _Summaries, count: int) -> _Summaries:
@@ -200,11 +200,11 @@ def summed_up(kind: pa.DataType) -> bool:
 
 def _filled(cells: pa.Array, sizes: Ints, usual: int) -> Ints:
     """Return the numbers of all tuples; a cell without numbers has the value `usual` throughout."""
-    told, own = flattened(cells)
-    if not len(told):
+    values, own = flattened(cells)
+    if not len(values):
         return np.full(int(sizes.sum()), usual, dtype=np.int64)
     made = np.full(int(sizes.sum()), usual, dtype=np.int64)
-    made[np.repeat(own > 0, sizes)] = told
+    made[np.repeat(own > 0, sizes)] = values
     return made
 
 

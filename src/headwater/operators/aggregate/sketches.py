@@ -87,7 +87,7 @@ class Sketched:
         if weights is None:
             return self.sketch.collect(column, np.ones(len(owners), dtype=np.int64), owners, len(groups))
         if (weights < 0).any():
-            raise ValueError("a sketch does not take rows back")
+            raise ValueError("a sketch cannot retract rows")
         chosen = np.flatnonzero(weights)
         return self.sketch.collect(
             column.take(pa.array(chosen)), weights[chosen], owners[chosen], len(groups)

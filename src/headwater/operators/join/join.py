@@ -51,7 +51,9 @@ class JoinSpec:
 
     def __post_init__(self) -> None:
         if len(self.left_key) != len(self.right_key):
-            raise ValueError(f"{len(self.left_key)} columns cannot equal {len(self.right_key)}")
+            raise ValueError(
+                f"the left key has {len(self.left_key)} columns, and the right key {len(self.right_key)}"
+            )
 
     @property
     def shows_pairs(self) -> bool:

@@ -91,7 +91,7 @@ class Pairs:
         """Return the pairs as rows: the left columns, then the right ones."""
         if self.made is not None:
             return self.made
-        both = [_taken(rows, at) for rows, at in zip(self.rows, self.at, strict=True)]
+        both = [_rows_at(rows, at) for rows, at in zip(self.rows, self.at, strict=True)]
         schema = pa.schema([*both[0].schema, *both[1].schema])
         return pa.RecordBatch.from_arrays([*both[0].columns, *both[1].columns], schema=schema)
 
@@ -194,7 +194,7 @@ def _without_null(keys: pa.RecordBatch) -> Ints | None:
     return None if live is None else np.flatnonzero(live)
 
 
-def _taken(rows: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
+def _rows_at(rows: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
     """Return the rows at these indices, without copying if these are all rows in order."""
     if len(places) == rows.num_rows and np.array_equal(places, np.arange(len(places))):
         return rows

@@ -66,7 +66,7 @@ class RangeJoinSpec:
 
     def __post_init__(self) -> None:
         if self.join.shows_right and self.ends:
-            raise ValueError("a right row that is shown by itself is shown with its end")
+            raise ValueError("a right row without a match needs its end")
 
     @property
     def join(self) -> JoinSpec:
@@ -165,7 +165,7 @@ class _Pairs:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _SearchResult:
     """The result of a search: the number of matches of each searching row, and the change in matches of the rows found.
 
     `gained` has for each run of the spans the indices of rows found, possibly repeated, and weights.
@@ -259,10 +259,10 @@ class _Join:
         found = spans(runs, self.spec.low, hashes[probes], begins[probes], begins[probes])
         return Spans(found.runs, found.column, probes, found.starts, found.ends)
 
-    def found(self, searches: Sequence[_Search], *, show: bool) -> list[_Found]:
+    def found(self, searches: Sequence[_Search], *, show: bool) -> list[_SearchResult]:
         """Run searches; `show`: the matching pairs are part of the output."""
         results = [
-            _Found(search, np.zeros(len(search.mine), dtype=np.int64), [[] for _ in search.spans.runs])
+            _SearchResult(search, np.zeros(len(search.mine), dtype=np.int64), [[] for _ in search.spans.runs])
             for search in searches
         ]
         of = {id(result.search): result for result in results}
@@ -290,11 +290,11 @@ class _Join:
                 yield pairs
                 continue
             if sum(map(len, waiting)) + len(pairs) > _PAIRS_MAX:
-                yield from _asked(self.condition, waiting)
+                yield from _passing(self.condition, waiting)
                 waiting = []
             waiting.append(pairs)
         if waiting and self.condition is not None:
-            yield from _asked(self.condition, waiting)
+            yield from _passing(self.condition, waiting)
 
     def candidates(self, pairs: _Pairs) -> Bools:
         """Return a mask of the pairs with equal keys, not just equal hashes, and the point in the range."""
@@ -313,7 +313,7 @@ class _Join:
                 mask &= ~absent
         return mask
 
-    def touched(self, side: int, found: _Found) -> _Touched:
+    def touched(self, side: int, found: _SearchResult) -> _Touched:
         """Return the rows in the state of a side that gain or lose matches by a search for the other side's delta."""
         hashes, rows, weights, gains = [self.deltas[side].hashes[:0]], [], [], []
         for run, parts in zip(found.search.spans.runs, found.gained, strict=True):
@@ -388,7 +388,7 @@ def _pieces(search: _Search) -> Iterator[_Pairs]:
             yield _Pairs(search, run, np.repeat(found.probes[part], sizes), spread(starts, sizes))
 
 
-def _asked(condition: Condition, candidates: Sequence[_Pairs]) -> Iterator[_Pairs]:
+def _passing(condition: Condition, candidates: Sequence[_Pairs]) -> Iterator[_Pairs]:
     made = [pairs.joined() for pairs in candidates]
     weights = np.concatenate([p.search.mine.weights[p.mine] * p.theirs.weights[p.places] for p in candidates])
     verdict = verdict_on(condition, concat_rows(made, made[0].schema), weights)
@@ -400,7 +400,7 @@ def _asked(condition: Condition, candidates: Sequence[_Pairs]) -> Iterator[_Pair
             yield _Pairs(pairs.search, pairs.run, pairs.mine, pairs.places, rows).filtered(mask)
 
 
-def _gained_by(run: Run, found: _Found) -> Ints:
+def _gained_by(run: Run, found: _SearchResult) -> Ints:
     """Return the change in matches of each row of a run, if it is among the runs searched."""
     total = np.zeros(len(run), dtype=np.int64)
     for searched, parts in zip(found.search.spans.runs, found.gained, strict=True):

@@ -129,8 +129,10 @@ class _Program:
         if len(self._labels) == PLACES_MAX:
             raise EvaluationError(
                 f"the pattern {self._text} is too long",
-                detail=f"written out it has more than {PLACES_MAX} variables",
+                detail=f"its quantifiers and PERMUTE expand to more than {PLACES_MAX} variables",
                 hint="use smaller bounds in its quantifiers, or fewer variables in PERMUTE",
+                reason="pattern-too-long",
+                pattern=self._text,
             )
         self._code.append(_Take(len(self._labels)))
         self._labels.append(label)

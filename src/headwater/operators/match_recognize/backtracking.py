@@ -254,13 +254,14 @@ class _Search:
             ground.spec.schema.field(i).name: ground.partitions.rows.column(i)[row].as_py()
             for i in ground.spec.partition
         }
-        told = ", ".join(f"{name} = {value!r}" for name, value in key.items())
+        shown = ", ".join(f"{name} = {value!r}" for name, value in key.items())
         return EvaluationError(
             f"matching the pattern {ground.spec.text} takes too many steps",
-            detail=f"more than {self.work_max(partition):,} in one partition{': ' + told if told else ''}",
+            detail=f"more than {self.work_max(partition):,} in one partition{': ' + shown if shown else ''}",
             hint="make its alternatives exclude each other, bound its quantifiers, or add WITHIN",
             pattern=ground.spec.text,
             key=key,
+            reason="too-many-steps",
         )
 
 

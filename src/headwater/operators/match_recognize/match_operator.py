@@ -7,7 +7,7 @@ a long partition costs only what is still open there.
 
 State consists of two arrangements: the rows, by time within their partition; and cuts, one every few rows and one near
 the end, by the time from which on they can be used. If rows are not ordered by a time there are no cuts, and a
-partition is matched as a whole. With WITHIN, rows and cuts may be dropped once they lie `kept` before the least time
+partition is matched as a whole. With WITHIN, rows and cuts may be dropped once they lie `retained_us` before the least time
 that can still change.
 """
 
@@ -23,7 +23,7 @@ from headwater.core.hashing import Hashes, Indices, Mask, null_mask
 from headwater.operators.match_recognize.matcher import MatcherResult, running_max
 from headwater.operators.match_recognize.partitions import Partitions
 from headwater.operators.match_recognize.pattern import has_start
-from headwater.operators.match_recognize.reference import outcome, output, settled
+from headwater.operators.match_recognize.reference import final_times, outcome, output
 from headwater.operators.match_recognize.spec import (
     NEVER,
     Evaluate,
@@ -89,7 +89,7 @@ def cuts_order(spec: MatchSpec) -> tuple[ColumnOrder, ...]:
     return (ColumnOrder(len(spec.partition), descending=False, nulls_first=True),)
 
 
-def kept(spec: MatchSpec) -> int | None:
+def retained_us(spec: MatchSpec) -> int | None:
     """Return how long rows and cuts are needed before the least time that can still change, in microseconds; None means
     for ever.
 
@@ -329,7 +329,7 @@ class _Stepping:
         spec, found = self._spec, matched.found
         assert spec.time is not None
         final = matched.settled.copy()
-        np.maximum.at(final, found.starts, settled(spec, partitions, matched))
+        np.maximum.at(final, found.starts, final_times(spec, partitions, matched))
         usable = np.full(len(times), NEVER, dtype=np.int64)
         usable[1:] = np.maximum(running_max(final, partitions)[:-1], times[1:])
         able = matched.visited & (np.arange(len(times)) > partitions.origins[partitions.numbers])

@@ -274,14 +274,18 @@ def next_start(ground: Ground, row: int, path: Sequence[int]) -> int:
     if not mapped:
         raise EvaluationError(
             f"AFTER MATCH SKIP TO {side} {target} has no row to skip to",
-            detail=f"a match of {ground.spec.text} has no row that is mapped to it",
+            detail=f"no row of a match of {ground.spec.text} is mapped to it",
             hint="skip to a variable that every match has, or PAST LAST ROW",
+            reason="skip-no-row",
+            pattern=ground.spec.text,
         )
     if (after := mapped[0] if skip.kind == "to first" else mapped[-1]) == 0:
         raise EvaluationError(
             f"AFTER MATCH SKIP TO {side} {target} would find the same match again",
             detail=f"the first row of a match of {ground.spec.text} is mapped to it",
             hint="skip to a variable that no match begins with, or TO NEXT ROW",
+            reason="skip-same-match",
+            pattern=ground.spec.text,
         )
     return row + after
 

@@ -186,7 +186,7 @@ def argument_values(spec: MatchSpec, argument: int, mapped: Mapped, evaluate: Ev
             case MatchNumber():
                 columns.append(pa.array(mapped.numbers, pa.int64()))
             case PatternAggregate():
-                raise TypeError("the argument of an aggregate looks at its row alone")
+                raise TypeError("the argument of an aggregate can read only its own row")
     return evaluate(argument, batch(columns), mapped.rows.num_rows)
 
 
@@ -200,7 +200,7 @@ def lists(values: pa.Array, frames: Frames) -> pa.Array:
     sizes = frames.ends - frames.starts
     offsets = np.concatenate(([0], np.cumsum(sizes)))
     if offsets[-1] >= np.iinfo(np.int32).max:
-        raise OverflowError("lists have too many values for one array")
+        raise OverflowError("the lists have too many values for one array")
     places = np.arange(offsets[-1]) + np.repeat(frames.starts - offsets[:-1], sizes)
     taken = pc.take(values, pa.array(places))
     kind = pa.list_(pa.field("element", values.type))
@@ -210,10 +210,11 @@ def lists(values: pa.Array, frames: Frames) -> pa.Array:
 def too_long(spec: MatchSpec) -> EvaluationError:
     """Return the error for a match whose lists of rows would be too long."""
     return EvaluationError(
-        f"a match of the pattern {spec.text} is too long for what is asked of all its rows",
-        detail=f"an aggregate would look at more than {spec.work_max:,} values: at all rows of the match, for each of them",
+        f"a match of the pattern {spec.text} is too long for an aggregate over its rows",
+        detail=f"for each row of the match, an aggregate reads all of them: more than {spec.work_max:,} values",
         hint="use ONE ROW PER MATCH, or bound the pattern's quantifiers",
         pattern=spec.text,
+        reason="match-too-long",
     )
 
 
@@ -228,6 +229,7 @@ def aggregated(each: PatternAggregate, values: Weighted, frames: Frames, spec: M
                 hint="cast the argument to a wider type, such as DECIMAL(38, 0) or DOUBLE",
                 function=function.kind,
                 key={},
+                pattern=spec.text,
             )
 
     assert each.kind != "list"

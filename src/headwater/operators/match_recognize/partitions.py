@@ -129,9 +129,10 @@ def symbols(spec: MatchSpec, partitions: Partitions, evaluate: Evaluate) -> Mask
     if kind is None:
         raise EvaluationError(
             f"the pattern {spec.text} has too many variables",
-            detail=f"it has {len(spec.variables)}, and there may be 64",
-            hint="use one variable for rows that are told apart by no measure",
+            detail=f"it has {len(spec.variables)}, and the maximum is 64",
+            hint="use one variable for rows that no measure distinguishes",
             pattern=spec.text,
+            reason="too-many-variables",
         )
     masks = np.zeros(count, dtype=kind)
     known: dict[int, npt.NDArray[np.bool_]] = {}

@@ -71,7 +71,7 @@ class Quantified:
 
     def __post_init__(self) -> None:
         if self.low < 0 or (self.high is not None and self.high < max(self.low, 1)):
-            raise ValueError(f"a quantifier from {self.low} to {self.high} times")
+            raise ValueError(f"a quantifier from {self.low} to {self.high} matches nothing")
 
 
 @dataclass(frozen=True)

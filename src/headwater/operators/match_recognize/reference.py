@@ -68,9 +68,10 @@ def _parts(partitions: Partitions, automaton: Automaton, spec: MatchSpec) -> Ite
     if longest > 8 * rows_max:
         raise EvaluationError(
             f"matching the pattern {spec.text} takes too much memory",
-            detail=f"it has {len(automaton):,} variables, written out, and a partition has {longest:,} rows",
+            detail=f"it expands to {len(automaton):,} variables, and a partition has {longest:,} rows",
             hint="use smaller bounds in its quantifiers, or smaller partitions",
             pattern=spec.text,
+            reason="too-much-memory",
         )
     first = 0
     while first < len(partitions):
@@ -106,7 +107,7 @@ def output(
                 )
                 columns.append(pa.array(flags))
     if spec.closing:
-        closes = settled(spec, partitions, matched)[points.matches]
+        closes = final_times(spec, partitions, matched)[points.matches]
         columns.append(pa.array(np.concatenate((closes, matched.settled[alone]))))
     return pa.RecordBatch.from_arrays(columns, schema=spec.output)
 
@@ -141,7 +142,7 @@ def _unmatched(spec: MatchSpec, partitions: Partitions, found: FoundMatches) -> 
     return np.flatnonzero(alone)
 
 
-def settled(spec: MatchSpec, partitions: Partitions, matched: MatcherResult) -> Ints:
+def final_times(spec: MatchSpec, partitions: Partitions, matched: MatcherResult) -> Ints:
     """Return the time from which each match is final, considering the later rows that measures read."""
     found = matched.found
     closes = matched.settled[found.starts]

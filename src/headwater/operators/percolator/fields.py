@@ -96,7 +96,7 @@ class Field:
         found = _DATE.match(written)
         if found is None or (self.kind == "date" and found["hour"]):
             example = "2026-03-01" if self.kind == "date" else "2026-03-01T10:30:00Z"
-            raise ValueError(f"it takes dates, such as {example}, or less of one")
+            raise ValueError(f"it takes dates, such as {example}, or a part of one")
         first, last = _instants(found)
         if self.kind == "date":
             return first // _DAY_US, last // _DAY_US - 1
@@ -146,8 +146,9 @@ class Fields:
         for name in text:
             if name not in strings:
                 raise UsageError(
-                    f"column {name!r} is no text",
-                    hint=f"text takes STRING columns: {', '.join(strings) or 'there are none'}",
+                    f"column {name!r} is not a text column",
+                    hint=f"text takes STRING columns: {', '.join(strings) or 'this topic has none'}",
+                    column=name,
                 )
         columns = []
         for column in schema:
@@ -158,7 +159,7 @@ class Fields:
         for name in default:
             if name not in names:
                 raise UsageError(
-                    f"there is no field {name!r} to search by default", hint=f"fields: {', '.join(names)}"
+                    f"there is no default field {name!r}", hint=f"fields: {', '.join(names)}", field=name
                 )
         return Fields(tuple(columns), default, analysis)
 

@@ -84,16 +84,25 @@ class _Reader:
 
     def query(self) -> Node:
         if (broken := _BROKEN.search(self._scanner.text)) is not None:
-            self._scanner.refuse("half of a character is none", broken.start(), broken.end())
+            self._scanner.refuse(
+                "the query contains half of a surrogate pair",
+                broken.start(),
+                broken.end(),
+                reason="surrogate",
+            )
         self._scanner.skip_space()
         if self._scanner.at == len(self._scanner.text):
             self._scanner.refuse(
-                "the query is empty", 0, len(self._scanner.text), hint="*:* meets every document"
+                "the query is empty",
+                0,
+                len(self._scanner.text),
+                hint="*:* matches every document",
+                reason="empty-query",
             )
         node = self._clauses(self._fields.default)
         if self._scanner.at < len(self._scanner.text):
             self._scanner.refuse(
-                "there is nothing here for ) to close", self._scanner.at, self._scanner.at + 1
+                "this parenthesis closes none", self._scanner.at, self._scanner.at + 1, reason="not-opened"
             )
         return node
 
@@ -138,10 +147,11 @@ class _Reader:
         for start, sign, _ in either:
             if sign == "+":
                 self._scanner.refuse(
-                    "+ says that a clause must hold, and between clauses with OR none must",
+                    "+ cannot be combined with OR: a required clause is not an alternative",
                     start,
                     start + 1,
                     hint="use AND",
+                    reason="required-in-or",
                 )
         return "", Clauses(should=tuple(_signed(sign, node) for _, sign, node in either))
 
@@ -156,7 +166,9 @@ class _Reader:
         self._scanner.at = found.end()
         if self._scanner.at == len(self._scanner.text) or self._scanner.text[self._scanner.at] == ")":
             said = found[0].rstrip(SPACES)
-            self._scanner.refuse(f"{said} needs a clause on either side", start, start + len(said))
+            self._scanner.refuse(
+                f"{said} needs a clause on either side", start, start + len(said), reason="operand-missing"
+            )
         return "AND" if found[1] else "OR"
 
     def _modified(self, where: tuple[str, ...]) -> tuple[str, Node]:
@@ -166,7 +178,9 @@ class _Reader:
             start = self._scanner.at
             self._scanner.at += 1
             if self._scanner.ahead() in _NOTHING or self._scanner.ahead() in SPACE:
-                self._scanner.refuse(f"{character} stands before nothing", start, start + 1)
+                self._scanner.refuse(
+                    f"{character} has no clause after it", start, start + 1, reason="operand-missing"
+                )
             sign = "+" if character == "+" else "-"
         elif character == "N" and (word := self._scanner.peeked()) is not None and word.keyword == "NOT":
             self._scanner.at = word.end
@@ -174,7 +188,9 @@ class _Reader:
             if self._scanner.ahead() in _NOTHING or (
                 (after := self._scanner.peeked()) is not None and after.keyword
             ):
-                self._scanner.refuse("NOT stands before nothing", word.start, word.end)
+                self._scanner.refuse(
+                    "NOT has no clause after it", word.start, word.end, reason="operand-missing"
+                )
             sign = "-"
         if (simple := self._simple(where)) is not None:
             return sign, simple
@@ -217,7 +233,11 @@ class _Reader:
         word = self._scanner.peeked()
         if word is not None and word.keyword:
             self._scanner.refuse(
-                f"{word.plain} needs a clause on either side", word.start, word.end, hint=_QUOTE
+                f"{word.plain} needs a clause on either side",
+                word.start,
+                word.end,
+                hint=_QUOTE,
+                reason="operand-missing",
             )
         if word is not None and self._scanner.text[word.end : word.end + 1] == ":":
             self._scanner.at = word.end + 1
@@ -227,7 +247,7 @@ class _Reader:
             self._scanner.skip_space()
             if self._scanner.at == len(self._scanner.text) or self._scanner.ahead() == ")":
                 self._scanner.refuse(
-                    f"field {word.plain} has nothing to look for", start, self._scanner.at or 1
+                    f"field {word.plain} has no value", start, self._scanner.at or 1, reason="value-missing"
                 )
             node = self._value(where)
         else:
@@ -238,10 +258,11 @@ class _Reader:
         word = self._scanner.word()
         if word is None or word.pattern != ANY or word.escaped:
             self._scanner.refuse(
-                "a pattern cannot name a field",
+                "a field name cannot contain a wildcard",
                 start,
                 start + 1,
-                hint="name the field; *:* meets every document",
+                hint="write the name of a field; *:* matches every document",
+                reason="field-pattern",
             )
         return self._leaves.leaf(Everything(), start)
 
@@ -257,10 +278,11 @@ class _Reader:
         if character == "/":
             end = self._scanner.text.find("/", start + 1) + 1 or len(self._scanner.text)
             self._scanner.refuse(
-                "regular expressions are not understood",
+                "regular expressions are not supported",
                 start,
                 end,
                 hint="use * and ?, or escape the slash: \\/",
+                reason="regular-expression",
             )
         only = self._fields.named[where[0]] if len(where) == 1 else None
         if character in ("<", ">", "=") and only is not None and (only.ordered or not bare):
@@ -272,25 +294,38 @@ class _Reader:
             if character in ("&", "|"):
                 width = 2 if self._scanner.text[start : start + 2] in ("&&", "||") else 1
                 self._scanner.refuse(
-                    f"{character * width} needs a clause on either side", start, start + width, hint=_QUOTE
+                    f"{character * width} needs a clause on either side",
+                    start,
+                    start + width,
+                    hint=_QUOTE,
+                    reason="operand-missing",
                 )
-            said = {")": "there is nothing here for ) to close", ":": "there is no field before the colon"}
-            reason = said.get(character, f"{character} stands where a clause should be")
-            self._scanner.refuse(reason, start, start + 1, hint=f"escape it: \\{character}")
+            said = {")": "this parenthesis closes none", ":": "there is no field name before the colon"}
+            message = said.get(character, f"{character} is not expected here")
+            self._scanner.refuse(
+                message, start, start + 1, hint=f"escape it: \\{character}", reason="unexpected-character"
+            )
         return self._leaves.of_word(word, where)
 
     def _group(self, where: tuple[str, ...]) -> Node:
         start = self._scanner.at
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            self._scanner.refuse(f"parentheses lie more than {DEPTH_MAX} deep", start, start + 1)
+            self._scanner.refuse(
+                f"parentheses are nested more than {DEPTH_MAX} deep",
+                start,
+                start + 1,
+                reason="nested-too-deeply",
+            )
         self._scanner.at += 1
         self._scanner.skip_space()
         if self._scanner.ahead() == ")":
-            self._scanner.refuse("there is nothing between the parentheses", start, self._scanner.at + 1)
+            self._scanner.refuse(
+                "the parentheses are empty", start, self._scanner.at + 1, reason="empty-parentheses"
+            )
         node = self._clauses(where)
         if self._scanner.ahead() != ")":
-            self._scanner.refuse("this parenthesis is not closed", start, start + 1)
+            self._scanner.refuse("this parenthesis is not closed", start, start + 1, reason="not-closed")
         self._scanner.at += 1
         self._depth -= 1
         return node
@@ -322,10 +357,11 @@ class _Reader:
         word = self._scanner.peeked()
         if word is None or word.plain != "TO":
             self._scanner.refuse(
-                "a range has TO between its ends",
+                "a range needs TO between its ends",
                 self._scanner.at,
                 word.end if word is not None else self._scanner.at + 1,
-                hint="such as [1 TO 5] or {1 TO *]",
+                hint="write [1 TO 5], or {1 TO *] without the lower end",
+                reason="range-without-to",
             )
         self._scanner.at = word.end
         high = self._end_of_range(start)
@@ -335,7 +371,8 @@ class _Reader:
                 "this range is not closed",
                 start,
                 start + 1,
-                hint="close it with ] or, without its last value, }",
+                hint="close it with ], or with } to exclude the upper end",
+                reason="not-closed",
             )
         high_in = self._scanner.ahead() == "]"
         self._scanner.at += 1
@@ -352,8 +389,16 @@ class _Reader:
         word = self._scanner.value("]}")
         if word is None:
             if self._scanner.at == len(self._scanner.text):
-                self._scanner.refuse("this range is not closed", start, start + 1, hint="such as [1 TO 5]")
-            self._scanner.refuse("a range needs both ends", begin, begin + 1, hint="an open end is *")
+                self._scanner.refuse(
+                    "this range is not closed", start, start + 1, hint="such as [1 TO 5]", reason="not-closed"
+                )
+            self._scanner.refuse(
+                "a range needs both ends",
+                begin,
+                begin + 1,
+                hint="write * for an open end",
+                reason="range-end-missing",
+            )
         return None if word.plain == ANY and not word.escaped else word
 
     def _comparison(self, field: Field) -> Node:
@@ -364,7 +409,9 @@ class _Reader:
         self._scanner.skip_space()
         word = self._scanner.value(")")
         if word is None:
-            self._scanner.refuse(f"{sign} needs a value after it", start, start + len(sign))
+            self._scanner.refuse(
+                f"{sign} needs a value after it", start, start + len(sign), reason="value-missing"
+            )
         if sign == "=":
             if field.ordered:
                 return self._leaves.interval(field, word.plain, word.start, word.end)
@@ -376,15 +423,19 @@ class _Reader:
         start = self._scanner.at
         word = self._scanner.value(")^")
         if word is None:
-            self._scanner.refuse(f"{self._scanner.ahead()} stands where a value should be", start, start + 1)
+            self._scanner.refuse(
+                f"expected a value, found {self._scanner.ahead()}", start, start + 1, reason="value-missing"
+            )
         if word.plain == ANY and not word.escaped:
             return self._leaves.leaf(Present(field.name), start)
         if word.wild or "~" in word.plain:
             self._scanner.refuse(
-                f"field {field.name} is no text, and takes no pattern",
+                f"field {field.name} is not a text field, and supports no wildcards",
                 word.start,
                 word.end,
                 hint=f"use a range: {field.name}:[low TO high]",
+                reason="pattern-on-number",
+                field=field.name,
             )
         return self._leaves.interval(field, word.plain, word.start, word.end)
 
@@ -405,11 +456,12 @@ class _Reader:
                 begin,
                 max(self._scanner.at, begin + 1),
                 hint="such as spark^2",
+                reason="boost",
             )
         return boosted(node, factor)
 
 
-_QUOTE = 'a word that is meant as it is stands in quotes: "AND"'
+_QUOTE = 'write the word in quotes to search for it: "AND"'
 
 
 def _signed(sign: str, node: Node) -> Node:

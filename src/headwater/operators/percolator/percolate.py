@@ -29,8 +29,8 @@ from headwater.operators.zset.runs import Run, arrange, contents
 ROWS_MAX = 1 << 15
 """Maximum number of documents matched together."""
 
-Told = Callable[[Ints, Ints, Ints], Ints]
-"""told(partitions, offsets, records): returns, for each document, how many of some query records, given by their
+Preceding = Callable[[Ints, Ints, Ints], Ints]
+"""preceding(partitions, offsets, records): returns, for each document, how many of some query records, given by their
 ascending offsets, were committed before or together with it. Called only where commit times are equal."""
 
 
@@ -52,7 +52,7 @@ class PercolatorSpec:
     shown: tuple[int, ...]
     compile: Compile
     holds: HoldsFunction
-    told: Told
+    preceding: Preceding
     backfill: bool = True
 
     @property
@@ -152,10 +152,10 @@ class Percolator:
             for c in (spec.partition, spec.offset)
         )
 
-        def told(documents: Ints, records: Ints) -> Ints:
-            return spec.told(partitions[documents], offsets[documents], records)
+        def visible(documents: Ints, records: Ints) -> Ints:
+            return spec.preceding(partitions[documents], offsets[documents], records)
 
-        return history.reached(_micros(rows.column(spec.committed)), told), _micros(rows.column(spec.time))
+        return history.reached(_micros(rows.column(spec.committed)), visible), _micros(rows.column(spec.time))
 
     def _since(self, documents: Sequence[Run], since: int) -> Delta:
         """Return the stored documents that are not older than a time."""

@@ -160,10 +160,10 @@ class QueryHistory:
             self._arrays = np.array(self._offsets, np.int64), np.array(self._times, np.int64)
         return self._arrays
 
-    def reached(self, times: Ints, told: Callable[[Ints, Ints], Ints]) -> Ints:
+    def reached(self, times: Ints, earlier: Callable[[Ints, Ints], Ints]) -> Ints:
         """Return the offset that each document has reached, given the commit times of documents.
 
-        For documents committed in the same microsecond as records, `told(documents, offsets)` returns how many of the
+        For documents committed in the same microsecond as records, `earlier(documents, offsets)` returns how many of the
         records at these ascending offsets were committed before or together with each document.
         """
         offsets, known = self._known
@@ -174,7 +174,7 @@ class QueryHistory:
         for time in np.unique(times[same]):
             mine = same[times[same] == time]
             first, end = np.searchsorted(known, [time, time + 1])
-            counts[mine] = first + told(mine, offsets[first:end])
+            counts[mine] = first + earlier(mine, offsets[first:end])
         ends: Ints = np.concatenate([np.zeros(1, np.int64), offsets + 1])
         return ends[counts]
 

@@ -173,7 +173,7 @@ class QueryIndex:
             number[its] = segment.numbers[slot[its]]
             score[its], owner, token, field = scored(segment, slot[its], row[its], batch)
             marks.append((its[owner], token, field))
-        kept = self._asked(documents, begin, number, row, score)
+        kept = self._with_predicates(documents, begin, number, row, score)
         _, firsts = distinct(number * batch.size + row)  # a pair may occur twice
         firsts = firsts[kept[firsts]]
         names = pa.array([self._ids[one] for one in number[firsts].tolist()], pa.string())
@@ -195,7 +195,7 @@ class QueryIndex:
             schema=MATCHES,
         )
 
-    def _asked(
+    def _with_predicates(
         self, documents: pa.Table, begin: int, number: Ints, row: Ints, score: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.bool_]:
         """Evaluate predicates: return a mask of the matches that remain, and add 1 to the score of those with a predicate."""
@@ -210,7 +210,7 @@ class QueryIndex:
                 places.append(its)
                 asked.append((self._payloads[one], row[its] + begin))
         if asked:
-            assert self._holds is not None, "predicates need somebody to ask"
+            assert self._holds is not None, "an index with predicates needs a function that evaluates them"
             for its, answer in zip(places, self._holds(asked, documents), strict=True):
                 kept[its] = answer
                 score[its] += 1.0

@@ -27,7 +27,7 @@ LEAVES_MAX = 1024
 FUZZY_MAX = 2
 FUZZY_CHARACTERS = 50
 """Maximum length of a fuzzy word, because its deletion neighbourhood is enumerated."""
-_WORDS = "words are letters and digits, of less than 40 bytes"
+_WORDS = "words consist of letters and digits, and have less than 40 bytes"
 
 
 class QueryLeaves:
@@ -46,11 +46,19 @@ class QueryLeaves:
         distance = None
         if self._scanner.ahead() == "~":
             if word.wild:
-                self._scanner.refuse("a pattern cannot be fuzzy too", word.start, self._scanner.at + 1)
+                self._scanner.refuse(
+                    "wildcards and ~ cannot be combined",
+                    word.start,
+                    self._scanner.at + 1,
+                    reason="fuzzy-pattern",
+                )
             distance = self._scanner.number("~", "the distance of a fuzzy word", FUZZY_MAX, default=FUZZY_MAX)
             if len(word.plain) > FUZZY_CHARACTERS:
                 self._scanner.refuse(
-                    f"a fuzzy word has no more than {FUZZY_CHARACTERS} characters", word.start, word.end
+                    f"a fuzzy word has at most {FUZZY_CHARACTERS} characters",
+                    word.start,
+                    word.end,
+                    reason="fuzzy-length",
                 )
         nodes = []
         for name in where:
@@ -58,7 +66,11 @@ class QueryLeaves:
             if field.ordered:
                 if word.wild or distance is not None:
                     self._scanner.refuse(
-                        f"field {name} is no text, and takes no pattern", word.start, self._scanner.at
+                        f"field {name} is not a text field, and supports no wildcards",
+                        word.start,
+                        self._scanner.at,
+                        reason="pattern-on-number",
+                        field=name,
                     )
                 nodes.append(self.interval(field, word.plain, word.start, word.end))
             elif word.wild:
@@ -88,10 +100,11 @@ class QueryLeaves:
         found = self._fields.analysis.words(piece)
         if len(piece) < 40 and (len(found) != 1 or found[0].end - found[0].start != len(piece)):
             self._scanner.refuse(
-                f"no word has {piece!r} in it: text is cut at what is neither a letter nor a digit",
+                f"no word contains {piece!r}: text is split at every character that is not a letter or digit",
                 word.start,
                 word.end,
-                hint="look for the words around it, or for a phrase",
+                hint="search for the words around it, or for a phrase",
+                reason="not-a-word",
             )
         return self._fields.analysis.normal(piece)
 
@@ -103,7 +116,7 @@ class QueryLeaves:
             self._said, self._words = said, self._fields.analysis.words(said)
         words = self._words
         if not words:
-            self._scanner.refuse("there is no word in it to look for", start, end, hint=_WORDS)
+            self._scanner.refuse("the text contains no word", start, end, hint=_WORDS, reason="no-word")
         if len(words) == 1:
             return self.leaf(Term(name, words[0].term), start)
         first = words[0].position
@@ -128,10 +141,12 @@ class QueryLeaves:
         field = self._fields.named[name]
         if field.kind == "text":
             self._scanner.refuse(
-                f"field {name} is text, which has no order",
+                f"field {name} is a text field, and supports no ranges",
                 start,
                 self._scanner.at,
-                hint="ranges are for numbers, dates and columns that are not text",
+                hint="ranges work on numbers, dates and columns that are not searched as text",
+                reason="range-on-text",
+                field=name,
             )
         if low is None and high is None:
             return self.leaf(Present(name), start)
@@ -146,15 +161,22 @@ class QueryLeaves:
             values = self._values(field, high.plain, high.start, high.end)
             most = values[1] if high_in else values[0] - 1
         if low is not None and high is not None and most < least:
-            self._scanner.refuse("nothing lies in this range", start, self._scanner.at)
+            self._scanner.refuse("this range is empty", start, self._scanner.at, reason="empty-range")
         return self.leaf(range_of(name, least, most), start)
 
     def _values(self, field: Field, said: str, start: int, end: int) -> tuple[int, int]:
         try:
             return field.interval(said)
         except (ValueError, OverflowError) as failed:
-            reason = str(failed) if str(failed).startswith("it takes") else "that date is not in the calendar"
-            self._scanner.refuse(f"{said!r} is no value of field {field.name}: {reason}", start, end)
+            reason = str(failed) if str(failed).startswith("it takes") else "there is no such date"
+            self._scanner.refuse(
+                f"field {field.name} cannot have the value {said!r}: {reason}",
+                start,
+                end,
+                reason="field-value",
+                field=field.name,
+                value=said,
+            )
 
     def leaf(self, node: Node, start: int) -> Node:
         """Count a leaf against the maximum per query; return the leaf."""
@@ -164,7 +186,8 @@ class QueryLeaves:
                 f"the query has more than {LEAVES_MAX} terms",
                 start,
                 self._scanner.at,
-                hint="a term counts once for each field that is searched; make several queries of it",
+                hint="a term counts once for each searched field; split the query",
+                reason="too-many-terms",
             )
         return node
 
@@ -172,13 +195,24 @@ class QueryLeaves:
         """Return the name of a field, checking that it exists."""
         if word.wild:
             self._scanner.refuse(
-                "a pattern cannot name a field", word.start, word.end, hint="name the fields one by one"
+                "a field name cannot contain a wildcard",
+                word.start,
+                word.end,
+                hint="write each field by its name",
+                reason="field-pattern",
             )
         names = self._fields.named
         if word.plain not in names:
             near = difflib.get_close_matches(word.plain, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            self._scanner.refuse(f"there is no field {word.plain!r}", word.start, word.end, hint=hint)
+            hint = f"did you mean {near[0]}?" if near else f"fields: {', '.join(names)}"
+            self._scanner.refuse(
+                f"there is no field {word.plain!r}",
+                word.start,
+                word.end,
+                hint=hint,
+                reason="unknown-field",
+                field=word.plain,
+            )
         return word.plain
 
 

@@ -125,7 +125,7 @@ class Programs:
         if isinstance(node, Clauses):
             return self._node(node, parent, weight, depth + 1, scores=scores)
         if isinstance(node, Holds):
-            raise UsageError("a predicate is a query by itself, or the last thing that must hold")
+            raise UsageError("a predicate must be the whole query, or its last required clause")
         atom = self._atoms.of(node)
         self.leaf_atom.append(atom)
         self.leaf_parent.append(parent)

@@ -100,7 +100,7 @@ def match(
     """Match a document against a query; None if it does not match."""
     scores: list[float] = []
     highlights: set[Highlight] = set()
-    if not _meets(query.node, document, scores, highlights, holds):
+    if not _matches(query.node, document, scores, highlights, holds):
         return None
     score = 0.0
     for one in scores:
@@ -108,7 +108,7 @@ def match(
     return Match(score, sorted(highlights))
 
 
-def _meets(
+def _matches(
     node: Node,
     document: Document,
     scores: list[float],
@@ -116,7 +116,7 @@ def _meets(
     holds: Callable[[Hashable], bool],
 ) -> bool:
     if not isinstance(node, Clauses):
-        found = _found(node, document, holds)
+        found = _occurrences(node, document, holds)
         if found is None:
             return False
         times, words = found
@@ -128,11 +128,11 @@ def _meets(
         return True
     mine: list[float] = []
     marked: set[Highlight] = set()
-    if not all(_meets(child, document, mine, marked, holds) for child in node.must):
+    if not all(_matches(child, document, mine, marked, holds) for child in node.must):
         return False
-    if any(_meets(child, document, [], set(), holds) for child in node.must_not):
+    if any(_matches(child, document, [], set(), holds) for child in node.must_not):
         return False
-    wanted = sum([_meets(child, document, mine, marked, holds) for child in node.should])
+    wanted = sum([_matches(child, document, mine, marked, holds) for child in node.should])
     if node.should and not node.must and not wanted:
         return False
     scores += mine
@@ -140,7 +140,7 @@ def _meets(
     return True
 
 
-def _found(
+def _occurrences(
     leaf: Leaf, document: Document, holds: Callable[[Hashable], bool]
 ) -> tuple[int, list[tuple[int, TextWord]]] | None:
     """Return how often a leaf is found (0 if that is not counted) and the words that it is found in; None if it does

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from headwater.core.errors import QueryError, underlined
 from headwater.operators.percolator.query_nodes import ANY, ESCAPE, ONE
@@ -78,7 +78,7 @@ class QueryScanner:
         """Consume a quoted text; return it without quotes and escapes."""
         found = _QUOTED.match(self.text, self.at)
         if found is None:
-            self.refuse("this quote is not closed", self.at, self.at + 1)
+            self.refuse("this quote is not closed", self.at, self.at + 1, reason="not-closed")
         self.at = found.end()
         return _ESCAPED.sub(r"\1", found[1])
 
@@ -90,18 +90,29 @@ class QueryScanner:
         if word is None and default is not None:
             return default
         if word is None or not (word.plain.isascii() and word.plain.isdigit()) or int(word.plain) > most:
-            self.refuse(f"{what} is a whole number from 0 to {most}", start, max(self.at, start + 1))
+            self.refuse(
+                f"{what} is a whole number from 0 to {most}", start, max(self.at, start + 1), reason="number"
+            )
         return int(word.plain)
 
     def missing(self) -> NoReturn:
         """Raise QueryError for a query that ends too early."""
-        self.refuse("the query ends where a clause should be", max(0, len(self.text) - 1), len(self.text))
+        self.refuse(
+            "the query ends before a clause",
+            max(0, len(self.text) - 1),
+            len(self.text),
+            reason="clause-missing",
+        )
 
-    def refuse(self, reason: str, start: int, end: int, *, hint: str | None = None) -> NoReturn:
+    def refuse(
+        self, message: str, start: int, end: int, *, hint: str | None = None, **facts: Any
+    ) -> NoReturn:
         """Raise QueryError for the text between two positions."""
         start, end = min(start, len(self.text)), min(end, len(self.text))
         detail, line, column = underlined(self.text, start, end)
-        raise QueryError(reason, detail=detail, hint=hint, start=start, end=end, line=line, column=column)
+        raise QueryError(
+            message, detail=detail, hint=hint, start=start, end=end, line=line, column=column, **facts
+        )
 
     def _read(self, ends: frozenset[str]) -> QueryWord | None:
         start, text = self.at, self.text
@@ -116,10 +127,11 @@ class QueryScanner:
             if character == ESCAPE:
                 if self.at == len(text):
                     self.refuse(
-                        "there is nothing to escape",
+                        "the backslash escapes nothing",
                         self.at - 1,
                         self.at,
-                        hint="a backslash itself is \\\\",
+                        hint="write \\\\ for a backslash",
+                        reason="escape",
                     )
                 character = text[self.at]
                 self.at += 1

@@ -66,23 +66,23 @@ class Patterns:
     def fitting(self, words: list[str]) -> list[tuple[int, ...]]:
         """Return the numbers of the patterns that match each word."""
         self._fuzzy.settle()
-        return [tuple(sorted(self._found(word))) for word in words]
+        return [tuple(sorted(self._matching(word))) for word in words]
 
-    def _found(self, word: str) -> set[int]:
+    def _matching(self, word: str) -> set[int]:
         found = set(self._prefixes.of(word))
         looked = itertools.chain(self._starts.of(word), self._ends.of(word[::-1]), self._loose)
-        found.update(number for number in looked if self._holds(number, word))
+        found.update(number for number in looked if self._matches(number, word))
         if self._grams:
             grams = {word[i : i + GRAM] for i in range(len(word) - GRAM + 1)}
             for gram in grams & self._grams.keys():
-                found.update(number for number in self._grams[gram] if self._holds(number, word))
-        found.update(number for number in self._fuzzy.of(word) if self._holds(number, word))
+                found.update(number for number in self._grams[gram] if self._matches(number, word))
+        found.update(number for number in self._fuzzy.of(word) if self._matches(number, word))
         for _, number in self._spans[: bisect_right(self._spans, word, key=lambda span: span[0])]:
-            if self._holds(number, word):
+            if self._matches(number, word):
                 found.add(number)
         return found
 
-    def _holds(self, number: int, word: str) -> bool:
+    def _matches(self, number: int, word: str) -> bool:
         fits = self._fits.get(number)
         if fits is None:
             fits = self._fits[number] = fitting(self._shapes[number])

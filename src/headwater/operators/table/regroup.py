@@ -39,7 +39,7 @@ def regroup(
     parts = []
     for start in range(0, len(hashes), SLICE_KEYS):
         some = keys.slice(start, SLICE_KEYS), hashes[start : start + SLICE_KEYS]
-        old, came = (_found(where, key, *some, delta.rows.schema) for where in (runs, [run]))
+        old, came = (_current_rows(where, key, *some, delta.rows.schema) for where in (runs, [run]))
         before = consolidate(old)
         after = consolidate(concat([before, came], delta.rows.schema))
         went = _evaluated(before, evaluate, output_schema).negated()
@@ -64,7 +64,9 @@ def regroup_whole(
     return output, run
 
 
-def _found(runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, schema: pa.Schema) -> Delta:
+def _current_rows(
+    runs: Sequence[Run], key: Key, keys: pa.RecordBatch, hashes: Hashes, schema: pa.Schema
+) -> Delta:
     matches = probe(runs, key, keys, hashes, schema=schema)
     return Delta(matches.rows, matches.weights)
 

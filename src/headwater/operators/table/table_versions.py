@@ -84,10 +84,10 @@ def step(spec: VersionSpec, runs: Sequence[Run], records: pa.RecordBatch) -> tup
     ends = np.concatenate([ends, ends[before.probe]])  # no record was between the two
     order, following = _followed(spec, rows)
     rows, is_new, ends = take_rows(rows, order), order < count, ends[order]
-    told = _spans(spec, rows, np.minimum(ends, following))
+    added = _spans(spec, rows, np.minimum(ends, following))
     old = np.flatnonzero(~is_new)
     gone = _spans(spec, take_rows(rows, old), ends[old])
-    made = [Delta.of(gone).negated(), Delta.of(told)]
+    made = [Delta.of(gone).negated(), Delta.of(added)]
     kept = [delta.filter(~_tombstones(spec, delta.rows)) for delta in made]
     weights = np.concatenate([delta.weights for delta in kept])
     versions = concat_rows([delta.rows for delta in kept], spec.output(records.schema))

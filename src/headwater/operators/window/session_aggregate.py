@@ -105,7 +105,9 @@ def step(spec: SessionAggregateSpec, state: Sequence[Run], delta: Delta) -> tupl
     """
     if (delta.weights <= 0).any():
         if (delta.weights < 0).any():
-            raise EvaluationError("rows were taken back under a session window that keeps no rows")
+            raise EvaluationError(
+                "rows were retracted under a session window that keeps no rows", reason="retraction"
+            )
         delta = delta.filter(delta.weights > 0)
     if not len(delta):
         none = np.zeros(0, dtype=np.int64)

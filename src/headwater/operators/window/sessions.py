@@ -144,8 +144,9 @@ def times_of(column: pa.Array) -> tuple[Ints, Ints]:
     starts, ends = integers(first), integers(last)
     if first.null_count or last.null_count or (ends < starts).any():
         raise EvaluationError(
-            "a row's session would be NULL, or end before it starts",
+            "the session of a row is NULL, or ends before it starts",
             hint="the gap of session_window must be positive",
+            reason="session-interval",
         )
     return starts, ends
 

@@ -200,7 +200,7 @@ def _times(rows: pa.RecordBatch, column: int) -> tuple[Ints, Bools]:
     lane = rows.column(column)
     words = words_of(lane)
     if words is None or len(words) != 1:
-        raise TypeError(f"frames cannot slide along a column of type {lane.type}")
+        raise TypeError(f"sliding frames over a column of type {lane.type} are not supported")
     absent = null_mask(lane)
     if absent is None:
         return words[0], np.zeros(len(lane), dtype=np.bool_)
@@ -317,8 +317,10 @@ def _check_reach(spec: SlideSpec, times: Ints) -> None:
     if any(least + f.low < -limit or most + f.high >= limit for f in spec.framed):
         name = spec.schema.field(spec.time).name
         raise ArithmeticOverflowError(
-            f"the frame of a row goes beyond the numbers that {name} can hold",
+            f"the bounds of a frame exceed the type of {name}",
             hint="order by a wider type, such as BIGINT",
             function="OVER",
             key={},
+            reason="frame-bounds",
+            column=name,
         )

@@ -123,7 +123,7 @@ class Weighted:
         if function.kind == "count":
             return [pa.array(count)]
         if function.kind not in ("sum", "avg"):
-            raise ValueError(f"{function.kind} has no form over frames")
+            raise ValueError(f"{function.kind} is not supported over frames")
         column = self._rows.column(function.args[0])
         if not pa.types.is_floating(column.type):
             limbs = exact_sums.carry([_difference(limb * taken, frames) for limb in _limbs(column)])

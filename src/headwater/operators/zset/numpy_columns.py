@@ -55,7 +55,7 @@ def words(column: pa.Array) -> tuple[Words, Ints]:
 def _words(column: pa.Array) -> list[Ints]:
     lanes = words_of(column)
     if lanes is None:
-        raise TypeError(f"columns of type {column.type} have no words")
+        raise TypeError(f"columns of type {column.type} are not supported as numpy words")
     absent = null_mask(column)
     return lanes if absent is None else [np.where(absent, 0, lane) for lane in lanes]
 

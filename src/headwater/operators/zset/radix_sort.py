@@ -32,7 +32,7 @@ def stable_order(hashes: Hashes) -> Indices:
     if len(hashes) < SMALL:
         return np.argsort(hashes, kind="stable")
     order, unsorted_bits = _faster()(hashes)
-    return _settled(hashes, order, np.uint64(unsorted_bits))
+    return _fully_sorted(hashes, order, np.uint64(unsorted_bits))
 
 
 def by_places(hashes: Hashes) -> tuple[Indices, int]:
@@ -51,7 +51,7 @@ def by_digits(hashes: Hashes) -> tuple[Indices, int]:
     return order[np.argsort(upper[order], kind="stable")], 32
 
 
-def _settled(hashes: Hashes, order: Indices, bits: np.uint64) -> Indices:
+def _fully_sorted(hashes: Hashes, order: Indices, bits: np.uint64) -> Indices:
     """Complete an order by all but the lowest `bits` into an order by all bits."""
     ascending = hashes[order]
     wrong = np.flatnonzero(ascending[1:] < ascending[:-1])

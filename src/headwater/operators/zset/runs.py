@@ -309,8 +309,8 @@ def same_hashes(run: Run, known: MutableMapping[tuple[object, ...], Hashes], of:
     if not len(run):
         return run
     hashes = run.hashes
-    told = of, len(run), int(hashes[0]), int(hashes[len(run) // 2]), int(hashes[-1])
-    found = known.setdefault(told, hashes)
+    key = of, len(run), int(hashes[0]), int(hashes[len(run) // 2]), int(hashes[-1])
+    found = known.setdefault(key, hashes)
     if found is run.hashes or not np.array_equal(found, run.hashes):
         return run
     return Run(found, run.rows, run.weights)

@@ -32,7 +32,7 @@ def lower_aggregate(context: LoweringContext, plan: Jvm) -> Lowered:
     plan = _without_pivots(context, plan)
     grouping = grouping_of(context, plan)
     if grouping is None:
-        context.refuse(plan, "this aggregate has no incremental form")
+        context.refuse(plan, "this aggregate has no incremental form", reason="not-incremental")
     child = context.lower(grouping.below)
     session = session_in(context, plan, grouping.keys)
     if session is not None and child.node.append_only and are_combinable(context, grouping.aggregates):

@@ -26,13 +26,13 @@ class _Computed(Exception):
 def shown_as_they_are(root: g.Node, sketched: Sketched) -> Found | None:
     """Return the columns of a graph that are answers of sketches; None if it computes with an answer that only has bounds."""
     try:
-        return _shown(root, sketched) if sketched else {}
+        return _sketched_columns(root, sketched) if sketched else {}
     except _Computed:
         return None
 
 
-def _shown(node: g.Node, sketched: Sketched) -> Found:
-    below = [_shown(child, sketched) for child in node.inputs]
+def _sketched_columns(node: g.Node, sketched: Sketched) -> Found:
+    below = [_sketched_columns(child, sketched) for child in node.inputs]
     if isinstance(node, g.Map):
         found = below[0]
         for step in node.steps:

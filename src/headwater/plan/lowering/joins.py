@@ -32,11 +32,14 @@ def lower_join(context: LoweringContext, plan: Jvm) -> Lowered:
     if kind(join_type) == "LeftSingle":
         context.refuse(
             plan,
-            "this subquery may give several rows where one value is needed",
-            hint="aggregate it, such as max(...), or ORDER BY ... LIMIT 1",
+            "this subquery can return several rows where one value is needed",
+            hint="aggregate its rows, as in max(...), or use ORDER BY ... LIMIT 1",
+            reason="scalar-subquery-rows",
         )
     if join_kind is None:
-        context.refuse(plan, f"a {join_type.sql().lower()} join has no incremental form")
+        context.refuse(
+            plan, f"a {join_type.sql().lower()} join has no incremental form", reason="not-incremental"
+        )
     left, right = context.lower(plan.left()), context.lower(plan.right())
     found = option(context.extractor("ExtractEquiJoinKeys").unapply(plan))
     if found is not None:
@@ -112,12 +115,14 @@ def _refuse_cross(
         context.refuse(
             plan,
             "NOT IN over several columns has no incremental form",
-            hint="NOT EXISTS (SELECT 1 ... WHERE a.x = b.x AND a.y = b.y), if no null is among them",
+            hint="write NOT EXISTS (SELECT 1 ... WHERE a.x = b.x AND a.y = b.y), if no value is NULL",
+            reason="not-incremental",
         )
     context.refuse(
         plan,
-        "the join has no equality between the two sides, so every row would meet every other",
-        hint="join on a key: ON a.id = b.id; further conditions may follow with AND",
+        "the join has no equality between its sides, so every row would be joined with every other",
+        hint="join on a key: ON a.id = b.id; AND adds further conditions",
+        reason="join-without-equality",
     )
 
 

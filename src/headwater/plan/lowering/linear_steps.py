@@ -110,7 +110,12 @@ def with_scalars(
 def _with_value(context: LoweringContext, child: Lowered, subquery: Jvm) -> Lowered:
     """Return the input with one more column, the value of a scalar subquery."""
     if subquery.outerAttrs().size():
-        context.refuse(subquery, "this correlated subquery has no incremental form", hint="join with it")
+        context.refuse(
+            subquery,
+            "this correlated subquery has no incremental form",
+            hint="write it as a join",
+            reason="not-incremental",
+        )
     right = context.lower(subquery.plan())
     attributes = [*child.attributes, right.attributes[0].newInstance()]
     schema = context.catalyst.arrow_schema(attributes)

@@ -63,7 +63,8 @@ class LoweringContext:
             self.refuse(
                 plan,
                 f"{known} has no incremental form",
-                hint="docs/sql.md lists what works in views",
+                hint="docs/sql.md lists what views support",
+                reason="not-incremental",
             )
         try:
             lowered = lower(self, plan)
@@ -108,8 +109,14 @@ class LoweringContext:
     def _refuse_unkept(self, node: Jvm, error: UnkeptTypeError) -> NoReturn:
         hint = "cast it to another type"
         if "collate" in str(error):
-            hint = "compare with it in a condition, or use lower(s), which is a string like any other"
-        self.refuse(node, f"values of type {error} cannot be kept in views", hint=hint)
+            hint = "compare it in a condition, or use lower(s), which has no collation"
+        self.refuse(
+            node,
+            f"a view cannot store values of type {error}",
+            hint=hint,
+            reason="unsupported-type",
+            type=str(error),
+        )
 
     def has_scalar(self, expression: Jvm) -> bool:
         """Whether an expression contains a scalar subquery."""

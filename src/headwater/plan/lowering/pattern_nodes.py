@@ -41,8 +41,8 @@ def _waiting(
     is_over = next(a for a, s in zip(attributes, found.spec.shown, strict=True) if s.what == "timed out")
     when = c.expressions.Add(closes, _long_number(context, waits.slack_us)) if waits.slack_us else closes
     at = c.expressions.If(is_over, when, context.null(closes.dataType()))
-    told = [*attributes, c.alias(at, CLOSE), c.alias(context.literal(0), DOMAIN)]
-    waiting = projected(context, Lowered(node, whole), told)
+    columns = [*attributes, c.alias(at, CLOSE), c.alias(context.literal(0), DOMAIN)]
+    waiting = projected(context, Lowered(node, whole), columns)
     return Lowered(g.Close(waiting.node, (waits.topics,), c.arrow_schema(attributes)), attributes)
 
 

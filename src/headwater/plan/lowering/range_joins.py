@@ -45,7 +45,7 @@ class Band(NamedTuple):
     """The column from which the high end is computed, if the condition does not use the column otherwise."""
 
 
-class _Moved(NamedTuple):
+class _Shifted(NamedTuple):
     """An expression equal to `base` plus a constant."""
 
     base: Jvm
@@ -169,13 +169,13 @@ def _bound(term: Jvm, left: set[int], right: set[int]) -> _Bound | None:
     sign, strict = _COMPARISONS[kind(term)]
     one, other = children_of(term)
     if kind(one) in ("SubtractTimestamps", "Subtract") and (more := _constant(other)) is not None:
-        first, second = map(_moved, children_of(one))
-        second = _Moved(second.base, second.by + more)
+        first, second = map(_shifted, children_of(one))
+        second = _Shifted(second.base, second.by + more)
     elif kind(other) in ("SubtractTimestamps", "Subtract") and (more := _constant(one)) is not None:
-        second, first = map(_moved, children_of(other))
-        first = _Moved(first.base, first.by + more)
+        second, first = map(_shifted, children_of(other))
+        first = _Shifted(first.base, first.by + more)
     else:
-        first, second = _moved(one), _moved(other)
+        first, second = _shifted(one), _shifted(other)
     if first.base.dataType().simpleString() != second.base.dataType().simpleString():
         return None
     if first.base.dataType().simpleString() not in (*_TIMES, "date", *_NUMBERS):
@@ -189,18 +189,18 @@ def _bound(term: Jvm, left: set[int], right: set[int]) -> _Bound | None:
     return None
 
 
-def _moved(e: Jvm) -> _Moved:
+def _shifted(e: Jvm) -> _Shifted:
     name, children = kind(e), children_of(e)
     if name in ("TimestampAddInterval", "Add", "DateAdd") and (by := _constant(children[1])) is not None:
-        below = _moved(children[0])
-        return _Moved(below.base, below.by + by)
+        below = _shifted(children[0])
+        return _Shifted(below.base, below.by + by)
     if name in ("Subtract", "DateSub") and (by := _constant(children[1])) is not None:
-        below = _moved(children[0])
-        return _Moved(below.base, below.by - by)
+        below = _shifted(children[0])
+        return _Shifted(below.base, below.by - by)
     if name == "Add" and (by := _constant(children[0])) is not None:
-        below = _moved(children[1])
-        return _Moved(below.base, below.by + by)
-    return _Moved(e, 0)
+        below = _shifted(children[1])
+        return _Shifted(below.base, below.by + by)
+    return _Shifted(e, 0)
 
 
 def _constant(e: Jvm) -> int | None:

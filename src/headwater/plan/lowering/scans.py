@@ -24,7 +24,9 @@ def lower_source(context: LoweringContext, plan: Jvm) -> Lowered:
     attributes = output_of(plan)
     metadata = attributes[0].metadata()
     if not metadata.contains(SOURCE_KEY):
-        context.refuse(plan, "a view reads topics and views of its workspace, nothing else")
+        context.refuse(
+            plan, "a view can read only topics and views of its workspace", reason="unsupported-source"
+        )
     relation = context.relations[metadata.getString(SOURCE_KEY)]
     columns = tuple(range(len(relation.schema))) if relation.places is None else relation.places
     named = [a for a in attributes[len(columns) :] if identity(a) in context.hidden_read]
@@ -100,8 +102,9 @@ def lower_generate(context: LoweringContext, plan: Jvm) -> Lowered:
     if name not in kinds:
         context.refuse(
             generator,
-            f"{generator.prettyName()} has no incremental form yet",
-            hint="explode, posexplode, inline and stack work",
+            f"{generator.prettyName()} has no incremental form",
+            hint="use explode, posexplode, inline or stack",
+            reason="not-incremental",
         )
     argument = context.expression(generator.children().head(), child.attributes)
     step = g.Generate(readable(generator), kinds[name], argument, plan.outer(), keep)  # type: ignore[arg-type]

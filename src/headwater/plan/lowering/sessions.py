@@ -26,12 +26,18 @@ def session_in(context: LoweringContext, plan: Jvm, grouping: Sequence[Jvm]) -> 
         return None
     found = grouping[places[0]]
     if len(places) > 1:
-        context.refuse(plan, "one GROUP BY has one session window at most", hint="use a view for each")
+        context.refuse(
+            plan,
+            "a GROUP BY can have only one session window",
+            hint="write one view for each session window",
+            reason="several-session-windows",
+        )
     if kind(found) != "AttributeReference" or not _always_there(plan.child(), found):
         context.refuse(
             plan,
-            "this session window can be NULL, and NULL is in no session",
-            hint="keep it out of outer joins, and have it in all of the GROUPING SETS",
+            "this session window can be NULL, which belongs to no session",
+            hint="compute it before an outer join, and include it in all GROUPING SETS",
+            reason="session-window-null",
         )
     return places[0]
 

@@ -69,8 +69,8 @@ def _corrections(catalyst: Catalyst, precision: int) -> tuple[float, tuple[float
         arrays = catalyst.jvm.java.util.Arrays
         place = precision - 4
         rows = helper.THRESHOLDS(), helper.RAW_ESTIMATE_DATA()[place], helper.BIAS_DATA()[place]
-        told = [tuple(map(float, arrays.toString(row).strip("[]").split(", "))) for row in rows]
-        _CORRECTIONS[precision] = told[0][place], told[1], told[2]
+        tables = [tuple(map(float, arrays.toString(row).strip("[]").split(", "))) for row in rows]
+        _CORRECTIONS[precision] = tables[0][place], tables[1], tables[2]
     return _CORRECTIONS[precision]
 
 

@@ -32,8 +32,9 @@ def refuse_users_in_over(context: LoweringContext, plan: Jvm) -> None:
     ):
         context.refuse(
             plan,
-            "users' aggregates have no incremental form in OVER",
-            hint="GROUP BY in one view, and join with it in another",
+            "user-defined aggregates have no incremental form in OVER",
+            hint="use GROUP BY in one view, and join with it in another",
+            reason="not-incremental",
         )
 
 
@@ -47,8 +48,9 @@ def with_users_aggregates(context: LoweringContext, plan: Jvm) -> Lowered | None
     if not all(is_mergeable(context, a) and not a.isDistinct() for a in plain):
         context.refuse(
             plan,
-            "users' aggregates stand beside count, sum, avg, min, max and the like, not beside DISTINCT, lists or sketches",
-            hint="compute them in two views, and join these",
+            "user-defined aggregates cannot be combined with DISTINCT, lists or sketches in one GROUP BY",
+            hint="compute them in two views, and join the views",
+            reason="udf-aggregate-combination",
         )
     child = context.lower(grouping.below)
     session = session_in(context, plan, grouping.keys)
@@ -84,8 +86,8 @@ def _finished(
     )
     node: g.Node = g.AggregateNode(below.node, len(keys), own, schema, customs=customs)
     if again:
-        told = ", ".join([*(f.text for f in own), *(f"{x.text} [{x.signature}]" for x in customs)])
-        node = g.Regroup(below.node, tuple(range(len(keys))), told, node, schema, whole=not keys)
+        text = ", ".join([*(f.text for f in own), *(f"{x.text} [{x.signature}]" for x in customs)])
+        node = g.Regroup(below.node, tuple(range(len(keys))), text, node, schema, whole=not keys)
     finals = [*keys, *(result_of(context, a) for a in plain), *values]
     return with_results(context, Lowered(node, attributes), finals, grouping.results)
 

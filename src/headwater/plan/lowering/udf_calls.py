@@ -24,7 +24,11 @@ def _called(context: LoweringContext, child: Lowered, call: Jvm, attribute: Jvm)
     arguments = []
     for argument in children_of(call):
         if kind(argument) == "NamedArgumentExpression":
-            context.refuse(call, "users' functions take their arguments by position in views")
+            context.refuse(
+                call,
+                "user-defined functions take only positional arguments in views",
+                reason="named-arguments",
+            )
         while (inner := find(argument, lambda e: kind(e) == "PythonUDF")) is not None:
             value = context.catalyst.alias(inner, inner.name()).toAttribute()
             child = _called(context, child, inner, value)
@@ -37,7 +41,7 @@ def _called(context: LoweringContext, child: Lowered, call: Jvm, attribute: Jvm)
         arguments.append(argument)
     child, arguments = with_scalars(context, child, arguments)
     if not arguments:
-        context.refuse(call, f"function {call.name()!r} is called without an argument")
+        context.refuse(call, f"function {call.name()!r} is called without arguments", reason="no-arguments")
     definition = declared(context, call)
     made = tuple(context.expression(a, child.attributes) for a in arguments)
     assert context.functions is not None
@@ -57,5 +61,11 @@ def declared(context: LoweringContext, call: Jvm) -> FunctionDefinition:
     """Return the user-defined function that a call names."""
     found = context.declared.get(call.name().lower())
     if found is None:
-        context.refuse(call, f"{call.name()!r} is not a function of this workspace", hint="ws.function(...)")
+        context.refuse(
+            call,
+            f"{call.name()!r} is not a function of this workspace",
+            hint="declare it: ws.function(...)",
+            reason="unknown-function",
+            function=call.name(),
+        )
     return found

@@ -48,8 +48,9 @@ def _refuse_unordered(context: LoweringContext, plan: Jvm) -> None:
     ):
         context.refuse(
             plan,
-            "LIMIT without ORDER BY takes any rows, and another choice would be as good",
-            hint="say which: ORDER BY ... LIMIT",
+            "LIMIT without ORDER BY can return any rows, so the result is not defined",
+            hint="add ORDER BY",
+            reason="limit-without-order",
         )
 
 
@@ -124,11 +125,14 @@ def _limited(context: LoweringContext, plan: Jvm, limit: int | None, below: Jvm,
     if kind(below) != "Sort":
         context.refuse(
             plan,
-            "LIMIT without ORDER BY takes any rows, and another choice would be as good",
-            hint="say which: ORDER BY ... LIMIT",
+            "LIMIT without ORDER BY can return any rows, so the result is not defined",
+            hint="add ORDER BY",
+            reason="limit-without-order",
         )
     if limit is None:
-        context.refuse(plan, "OFFSET without LIMIT is not kept in views", hint="add LIMIT")
+        context.refuse(
+            plan, "views do not support OFFSET without LIMIT", hint="add LIMIT", reason="offset-without-limit"
+        )
     child = context.lower(below.child())
     lowered, order = ordered(context, child, below.order())
     node = g.Rank(
@@ -155,5 +159,5 @@ def _alike(project: Jvm) -> bool:
 
 def _number(context: LoweringContext, e: Jvm) -> int:
     if not e.foldable():
-        context.refuse(e, "LIMIT and OFFSET are constant numbers in views")
+        context.refuse(e, "LIMIT and OFFSET must be constant numbers in views", reason="limit-not-constant")
     return int(e.eval(None))

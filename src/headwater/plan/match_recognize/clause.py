@@ -75,7 +75,7 @@ def matched_by(plan: Jvm, catalyst: Catalyst) -> g.RowPattern:
     return found
 
 
-def numbered_anew(
+def renumbered(
     catalyst: Catalyst, plan: Jvm, matching: g.RowPattern, output: Sequence[Jvm], child: Jvm
 ) -> Jvm:
     """Return a copy of a plan node with another pattern, output and child; the child must have the same columns."""
@@ -183,11 +183,12 @@ class _Match:
                 self._query,
                 part.start,
                 part.end,
-                "WITHIN is a time between rows, and they are not in the order of one",
-                "ORDER BY a column of type TIMESTAMP first, ascending",
+                "WITHIN needs rows ordered by time",
+                "write ORDER BY with a TIMESTAMP column first, ascending",
+                reason="within-without-time",
             )
         typed = [(name, made.typed[number]) for (name, _), number in zip(measures, measured, strict=True)]
-        attributes, told = self._shown(rows, partition, order, shown, typed)
+        attributes, output = self._output_columns(rows, partition, order, shown, typed)
         spec = k.MatchSpec(
             schema=c.arrow_schema(output_of(rows)),
             partition=tuple(dict.fromkeys(partition)),
@@ -197,7 +198,7 @@ class _Match:
             expressions=tuple(made.specs),
             conditions=numbered,
             measures=tuple(measured),
-            shown=told,
+            shown=output,
             rows=clause.rows,
             skip=k.Skip(clause.skip, None if clause.skip_to is None else clause.variables(clause.skip_to)),
             within=within,
@@ -207,9 +208,11 @@ class _Match:
         )
         number = len(c.matches)
         c.matches[number] = g.RowPattern(spec, tuple(made.expressions), self._text())
-        return self._made(hint, rows, number, spec, attributes)
+        return self._match_node(hint, rows, number, spec, attributes)
 
-    def _made(self, hint: Jvm, rows: Jvm, number: int, spec: k.MatchSpec, attributes: Sequence[Jvm]) -> Jvm:
+    def _match_node(
+        self, hint: Jvm, rows: Jvm, number: int, spec: k.MatchSpec, attributes: Sequence[Jvm]
+    ) -> Jvm:
         c = self._c
         literal = module(c.expressions, "Literal")
         given = output_of(rows)
@@ -240,7 +243,7 @@ class _Match:
         first = output_of(rows)[order[0]]
         return first.dataType().typeName() == "timestamp" and not clause.order[0].descending
 
-    def _shown(
+    def _output_columns(
         self,
         rows: Jvm,
         partition: Sequence[int],
@@ -258,28 +261,30 @@ class _Match:
             own = [next(i for i, a in enumerate(given) if a.name().lower() == name.lower()) for name in names]
             first += [place for place in dict.fromkeys(order) if place in own and place not in first]
             rest = [place for place in own if place not in first]
-        told = [k.Shown(given[place].name(), "column", place) for place in first]
+        output = [k.Shown(given[place].name(), "column", place) for place in first]
         attributes = [given[place].newInstance() for place in first]
         for number, (name, expression) in enumerate(measures):
-            told.append(k.Shown(name, "measure", number))
+            output.append(k.Shown(name, "measure", number))
             attributes.append(c.alias(expression, name).toAttribute())
-        told += [k.Shown(given[place].name(), "column", place) for place in rest]
+        output += [k.Shown(given[place].name(), "column", place) for place in rest]
         attributes += [given[place].newInstance() for place in rest]
         if clause.timeouts:
-            told.append(k.Shown(TIMED_OUT, "timed out"))
+            output.append(k.Shown(TIMED_OUT, "timed out"))
             attributes.append(c.alias(module(c.expressions, "Literal").apply(False), TIMED_OUT).toAttribute())
         seen: set[str] = set()
-        for each in told:
+        for each in output:
             if each.name.lower() in seen:
                 raise pointed(
                     self._query,
                     clause.place.start,
                     clause.place.end,
-                    f"the matches would have two columns named {each.name!r}",
+                    f"the result has two columns named {each.name!r}",
                     "give the measure another name",
+                    reason="duplicate-column",
+                    name=each.name,
                 )
             seen.add(each.name.lower())
-        return [a.withNullability(True) for a in attributes], tuple(told)
+        return [a.withNullability(True) for a in attributes], tuple(output)
 
     # --- texts -----------------------------------------------------------------------------------------------------
 
@@ -302,8 +307,9 @@ class _Match:
                 self._query,
                 part.start,
                 part.end,
-                "PARTITION BY is of columns",
-                "compute it before: FROM (SELECT *, ... AS k FROM t) MATCH_RECOGNIZE (PARTITION BY k ...",
+                "PARTITION BY takes only columns",
+                "compute the value in a subquery: FROM (SELECT *, ... AS k FROM t) MATCH_RECOGNIZE (PARTITION BY k ...",
+                reason="partition-by-expression",
             )
         return parsed
 
@@ -318,8 +324,9 @@ class _Match:
                 self._query,
                 part.start,
                 part.end,
-                "WITHIN is a constant interval of days, hours, minutes and seconds",
-                "WITHIN INTERVAL 30 MINUTES",
+                "WITHIN takes a constant interval of days, hours, minutes and seconds, greater than zero",
+                "write WITHIN INTERVAL 30 MINUTES",
+                reason="within-not-constant",
             )
         return span
 
@@ -364,7 +371,9 @@ class _Expressions:
         whole = self._typed(read)
         if whole.dataType().typeName() != "boolean":
             self._refuse(
-                read.written, f"a condition is true or false, and this is a {whole.dataType().sql()}"
+                read.written,
+                f"a condition must be BOOLEAN, and this is {whole.dataType().sql()}",
+                reason="condition-not-boolean",
             )
         parts = list(conjuncts(whole))
         early = [self._is_symbol(part, variable) for part in parts]
@@ -413,7 +422,13 @@ class _Expressions:
         try:
             type_ = self._c.arrow_type(e.dataType())
         except TypeError as error:
-            self._refuse(e, f"values of type {error} cannot be kept in views", hint="cast it to another type")
+            self._refuse(
+                e,
+                f"a view cannot store values of type {error}",
+                hint="cast it to another type",
+                reason="unsupported-type",
+                type=str(error),
+            )
         column = None
         if kind(e) == "AttributeReference":
             column = next((i for i, a in enumerate(attributes) if identity(a) == identity(e)), None)
@@ -429,7 +444,12 @@ class _Expressions:
         analysed = Determinism(c, self._refuse).pinned(c.dataset(project).queryExecution().analyzed())
         found = (find(e, _is_aggregate) for e in items(analysed.expressions()))
         if (other := next((e for e in found if e is not None), None)) is not None:
-            self._refuse(other, "patterns have the aggregates of Spark alone", hint="max(A.x)")
+            self._refuse(
+                other,
+                "only aggregates of Spark can be used in patterns",
+                hint="max(A.x)",
+                reason="udf-aggregate-in-pattern",
+            )
         return items(analysed.projectList())[0].child()
 
     def _leaf_of(self, number: int, each: k.Input) -> Jvm:

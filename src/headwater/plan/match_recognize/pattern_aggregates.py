@@ -137,8 +137,10 @@ class Folding:
             name = items(call.called.nameParts())[-1] if kind(call.called) == "UnresolvedFunction" else called
             self._refuse(
                 call.called,
-                f"{name} has no form over the rows of a match",
-                hint="array_agg(A.x) has all values, for functions of arrays",
+                f"{name} is not supported over the rows of a match",
+                hint="use array_agg(A.x) and a function of arrays",
+                reason="unsupported-aggregate",
+                function=name,
             )
         collected = self._c.call(
             "transform", [values, self._c.lambda_of(self._renamed(children_of(function)[0], named), _VALUE)]
@@ -163,15 +165,15 @@ class Folding:
     def _fold(self, function: Jvm, values: Jvm, named: dict[int, Jvm]) -> Jvm:
         buffers = items(function.aggBufferAttributes())
         names = [f"b{i}" for i in range(len(buffers))]
-        told = named | {
+        renamed = named | {
             identity(b): self._c.variable(_SO_FAR, n) for b, n in zip(buffers, names, strict=True)
         }
         first = [
             self._c.expressions.KnownNullable(value) if buffer.nullable() else value
             for buffer, value in zip(buffers, items(function.initialValues()), strict=True)
         ]
-        updates = [self._renamed(e, told) for e in items(function.updateExpressions())]
-        result = self._renamed(function.evaluateExpression(), told)
+        updates = [self._renamed(e, renamed) for e in items(function.updateExpressions())]
+        result = self._renamed(function.evaluateExpression(), renamed)
         return self._c.expressions.ArrayAggregate(
             values,
             self._struct(names, first),

@@ -32,7 +32,10 @@ class PatternAggregates:
         plain = kind(e) == "UnresolvedFunction"
         if plain and items(e.orderingWithinGroup()):
             self._scope.refuse(
-                e, "WITHIN GROUP is not there in patterns", hint="rows are in the order of ORDER BY"
+                e,
+                "WITHIN GROUP is not supported in patterns",
+                hint="rows are in the order of the ORDER BY of MATCH_RECOGNIZE",
+                reason="within-group",
             )
         is_distinct = plain and e.isDistinct()
         condition = option(e.filter()) if plain else None
@@ -71,16 +74,18 @@ class PatternAggregates:
         """Return the input for count(*) or count(A.*)."""
         arguments = arguments_of(e)
         if called != "count" or is_distinct or len(arguments) != 1:
-            self._scope.refuse(
-                e, "rows can be counted, and nothing else be done with all of a row", hint="count(A.*)"
-            )
+            self._scope.refuse(e, "only count() takes a whole row", hint="count(A.*)", reason="whole-row")
         target = option(arguments[0].target())
         variables = None
         if target is not None:
             variables = self._scope.clause.variables(items(target)[0])
             if variables is None:
                 self._scope.refuse(
-                    e, f"{items(target)[0]!r} is no variable of the pattern", hint="count(A.*)"
+                    e,
+                    f"the pattern has no variable {items(target)[0]!r}",
+                    hint="count(A.*)",
+                    reason="unknown-variable",
+                    variable=items(target)[0],
                 )
         if condition is None:
             return k.PatternAggregate("count", variables, None, is_final)

@@ -21,7 +21,7 @@ from headwater.plan.match_recognize.pattern_inputs import (
     MatchRead,
     PatternInputs,
 )
-from headwater.plan.match_recognize.pattern_navigation import Moved, PatternNavigation
+from headwater.plan.match_recognize.pattern_navigation import Navigated, PatternNavigation
 from headwater.plan.match_recognize.pattern_scope import (
     NAMES,
     PatternScope,
@@ -66,20 +66,22 @@ class ExpressionReader:
         if name in _SUBQUERIES:
             self._scope.refuse(
                 e,
-                "a pattern looks at rows of its relation alone",
-                hint="join the relation with it before: FROM (SELECT ...)",
+                "a pattern can read only rows of its relation",
+                hint="join before MATCH_RECOGNIZE: FROM (SELECT ...)",
+                reason="subquery-in-pattern",
             )
         if name in ("WindowExpression", "UnresolvedWindowExpression"):
             self._scope.refuse(
                 e,
-                "a pattern has no windows",
+                "window functions are not supported in patterns",
                 hint="use PREV, NEXT, FIRST, LAST, or an aggregate of a variable",
+                reason="window-in-pattern",
             )
         if name in NAMES and not is_bound(e, bound):
             return self._column(e, read, is_condition)
         if (called := called_name(e)) is not None:
             made = self._input(e, called, is_condition)
-            if isinstance(made, Moved):
+            if isinstance(made, Navigated):
                 return self._there(made, read)
             if made is not None:
                 return self.found.placed(made, read)
@@ -92,14 +94,14 @@ class ExpressionReader:
             return e
         return e.withNewChildren(self._scope.catalyst.seq(changed))
 
-    def _there(self, moved: Moved, read: MatchRead) -> Jvm:
+    def _there(self, moved: Navigated, read: MatchRead) -> Jvm:
         """Return an expression at a navigated row; NULL if there is no such row, however the expression treats NULLs."""
         is_there = module(self._scope.catalyst.expressions, "Literal").apply(True)
         seen = self.found.placed(replace(moved.at, column=self._scope.columns.place(is_there)), read)
         value = self.found.row_by_row(moved.of, read, frozenset(), moved.at)
         return self._scope.where(self._scope.catalyst.expressions.IsNotNull(seen), value)
 
-    def _input(self, e: Jvm, called: str, is_condition: bool) -> k.Input | Moved | None:
+    def _input(self, e: Jvm, called: str, is_condition: bool) -> k.Input | Navigated | None:
         is_final = self._navigation.is_final(e, called, is_condition)
         match called:
             case "prev" | "next":
@@ -110,7 +112,12 @@ class ExpressionReader:
                 return k.Classify(self._scope.classified(e))
             case "match_number":
                 if self._scope.arguments(e):
-                    self._scope.refuse(e, "MATCH_NUMBER takes no arguments", hint="MATCH_NUMBER()")
+                    self._scope.refuse(
+                        e,
+                        "MATCH_NUMBER takes no arguments",
+                        hint="MATCH_NUMBER()",
+                        reason="match-number-arguments",
+                    )
                 return k.MatchNumber()
         return (
             self._aggregates.aggregate(e, called, is_final) if is_aggregate(self._scope.catalyst, e) else None

@@ -58,14 +58,20 @@ class PatternScope:
         """Split a reference into its variable, or None, and the column followed by its fields."""
         if len(parts) > 1 and (variables := self.clause.variables(parts[0])) is not None:
             if not self.columns.has(parts[1]):
-                self.refuse(e, f"the rows that are matched have no column {parts[1]!r}", hint=None)
+                self.refuse(
+                    e,
+                    f"the relation has no column {parts[1]!r}",
+                    hint=None,
+                    reason="unknown-column",
+                    name=parts[1],
+                )
             return variables, parts[1:]
         if not self.columns.has(parts[0]):
             known = ", ".join(self.clause.pattern.variables.values())
-            reason = f"the rows that are matched have no column {parts[0]!r}"
+            reason = f"the relation has no column {parts[0]!r}"
             if len(parts) > 1:
                 reason = f"{parts[0]!r} is neither a variable of the pattern nor a column"
-            self.refuse(e, reason, hint=f"variables are {known}")
+            self.refuse(e, reason, hint=f"variables: {known}", reason="unknown-column", name=parts[0])
         return None, parts
 
     def extracted(self, value: Jvm, fields: Sequence[str]) -> Jvm:
@@ -79,11 +85,21 @@ class PatternScope:
         """Return the arguments of a call that is no aggregate."""
         if kind(e) == "UnresolvedFunction":
             if e.isDistinct() or e.filter().isDefined():
-                self.refuse(e, "DISTINCT and FILTER are for aggregates", hint="count(DISTINCT A.x)")
+                self.refuse(
+                    e,
+                    "DISTINCT and FILTER can only be used with aggregates",
+                    hint="count(DISTINCT A.x)",
+                    reason="distinct-filter",
+                )
             return items(e.arguments())
         function = e.aggregateFunction()
         if function.ignoreNulls():
-            self.refuse(e, "IGNORE NULLS is not there in patterns", hint="leave it out")
+            self.refuse(
+                e,
+                "IGNORE NULLS is not supported in patterns",
+                hint="leave IGNORE NULLS out",
+                reason="ignore-nulls",
+            )
         return children_of(function)[:1]
 
     def classified(self, e: Jvm) -> k.Variables:
@@ -98,6 +114,7 @@ class PatternScope:
                 e,
                 "CLASSIFIER takes a variable of the pattern or a SUBSET",
                 hint="CLASSIFIER(), CLASSIFIER(A)",
+                reason="classifier-argument",
             )
         return variables
 
@@ -108,8 +125,9 @@ class PatternScope:
         if not met:
             self.refuse(
                 whole,
-                "there is no column in it, which would say of what rows it is",
-                hint="A.x is of the rows mapped to A",
+                "the expression has no column that determines its rows",
+                hint="A.x refers to the rows mapped to A",
+                reason="no-column",
             )
         if any(variables != met[0] for variables in met):
             self.differ(whole)
@@ -133,8 +151,9 @@ class PatternScope:
         """Reject an expression over rows of several variables."""
         self.refuse(
             whole,
-            "its columns are of different variables, and so of different rows",
+            "the columns of this expression belong to different variables",
             hint="use one variable inside: FIRST(A.x) + FIRST(B.x)",
+            reason="several-variables",
         )
 
     def check_plain(self, e: Jvm, whole: Jvm) -> None:
@@ -146,8 +165,9 @@ class PatternScope:
         if find(e, navigates) is not None:
             self.refuse(
                 whole,
-                "this looks at other rows inside of what looks at other rows",
-                hint="FIRST(A.x) and sum(A.x) are of plain expressions over a row; PREV may be of FIRST or LAST",
+                "navigation functions and aggregates cannot be nested here",
+                hint="FIRST(A.x) and sum(A.x) take expressions over one row; PREV can contain FIRST or LAST",
+                reason="nested-navigation",
             )
 
     def stripped(self, e: Jvm) -> Jvm:

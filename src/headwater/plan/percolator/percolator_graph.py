@@ -14,7 +14,7 @@ from headwater.log.protocol import Log
 from headwater.operators import graph as g
 from headwater.operators.percolator.percolate import PercolatorSpec
 from headwater.operators.percolator.query_history import DELETE, RECORDS
-from headwater.plan.percolator.stored_query import StoredQueryReader, reason
+from headwater.plan.percolator.stored_query import StoredQueryReader, one_line
 from headwater.plan.relations.metadata_columns import POSITION, READABLE, changelog_of
 from headwater.plan.relations.relations import Relation
 from headwater.plan.rewrite.commit_order import Commits
@@ -56,8 +56,8 @@ def match_graph(standing: StandingDefinition, relations: Mapping[str, Relation],
     )
     check_shown(spec)
     records = _source(queries, changelog_of(queries.name), QUERIES.names, _HIDDEN, append_only=True)
-    told = f"{standing.sql}, by meaning {MEANING}"
-    return g.Percolate(source, _checked(records, reader), told, spec.output, spec, backfill=standing.backfill)
+    text = f"{standing.sql}, by meaning {MEANING}"
+    return g.Percolate(source, _checked(records, reader), text, spec.output, spec, backfill=standing.backfill)
 
 
 def check_shown(spec: PercolatorSpec) -> None:
@@ -66,19 +66,24 @@ def check_shown(spec: PercolatorSpec) -> None:
     for name in names:
         if names.count(name) > 1:
             raise SchemaError(
-                f"matches would have the column {name!r} twice", hint="leave it out of show = '...'"
+                f"the matches would have two columns named {name!r}",
+                hint="leave it out of show = '...'",
+                reason="duplicate-column",
+                name=name,
             )
 
 
 def _relation(name: str, relations: Mapping[str, Relation]) -> Relation:
     found = relations.get(name)
     if found is None or not len(found.hidden):
-        what = "is a view" if found is not None else "is not there"
+        what = "is a view" if found is not None else "does not exist"
         raise UsageError(
-            f"standing queries are asked of the records of a topic, and {name!r} {what}",
-            hint="a TOPIC sink makes a topic of a view's rows"
+            f"standing queries match documents of a topic; {name!r} {what}",
+            hint="create a TOPIC sink for the view, and use its topic"
             if found is not None
             else f"CREATE TOPIC {name} (...)",
+            reason="not-a-topic",
+            name=name,
         )
     return found
 
@@ -89,10 +94,11 @@ def _check_queries(queries: Relation) -> None:
     wrong = [f.name for f in QUERIES if types.get(f.name) != f.type]
     if queries.append_only or wrong or len(queries.versions.key if queries.versions else ()) != 1:
         raise SchemaError(
-            f"topic {queries.name!r} is there and cannot hold stored queries"
-            + (f": {wrong[0]} is not as they have it" if wrong else ""),
-            hint="name another one: WITH (queries = '...')",
+            f"topic {queries.name!r} exists and cannot hold stored queries"
+            + (f": column {wrong[0]} is missing or has another type" if wrong else ""),
+            hint="name another topic: WITH (queries = '...')",
             topic=queries.name,
+            reason="not-a-query-topic",
         )
 
 
@@ -122,9 +128,9 @@ class _Check:
             try:
                 self.reader.check(record)
             except HeadwaterError as error:
-                why = reason(error) if isinstance(error, StatementError) else error.message
+                why = one_line(error) if isinstance(error, StatementError) else error.message
                 raise EvaluationError(
-                    f"stored query {record['id']!r} cannot be understood: {why}", reason=why
+                    f"stored query {record['id']!r} is invalid: {why}", reason=why, id=record["id"]
                 ) from error
         return pa.array(np.ones(len(rows), np.bool_))
 

@@ -62,21 +62,30 @@ def check_predicate(text: str, schema: pa.Schema) -> None:
         found = re.search(r"\b(select|from|with|values)\b", text, re.IGNORECASE)
         start, end = found.span() if found else (0, len(text))
         raise pointing(
-            text, start, end, "a condition of a standing query looks at one document: it has no subquery"
+            text,
+            start,
+            end,
+            "a condition of a standing query cannot have a subquery: it is evaluated on one document",
+            reason="subquery",
         )
     known = {name.lower() for name in schema.names}
     for column in tree.find_all(exp.Column):
         if column.name.lower() not in known or column.table:
-            hint = f"the columns are {', '.join(schema.names)}"
-            _refuse(text, column.this, f"there is no column {column.sql()!r}", hint)
+            hint = f"columns: {', '.join(schema.names)}"
+            _refuse(text, column.this, f"there is no column {column.sql()!r}", hint, reason="unknown-column")
     reason = decline_reason(_query(text), {_DOCUMENTS: _Documents(_numbered(schema.empty_table()))})
     if reason is not None:
         raise pointing(
-            text, 0, len(text), f"this condition cannot be asked of documents: {reason}", hint=_HINT
+            text,
+            0,
+            len(text),
+            f"this condition is not supported: {reason}",
+            hint=_HINT,
+            reason="not-supported",
         )
 
 
-_HINT = "comparisons, AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL, arithmetic and plain functions work"
+_HINT = "use comparisons, AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL, arithmetic and scalar functions"
 
 
 def holds(text: str, documents: pa.Table) -> npt.NDArray[np.bool_]:
@@ -114,35 +123,43 @@ def _parsed(text: str) -> exp.Expr:
     except SqlglotError as error:
         raise _misread(text, error) from None
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError):
-        raise pointing(text, 0, len(text), "this condition cannot be read", hint=_HINT) from None
+        raise pointing(
+            text, 0, len(text), "this condition cannot be parsed", hint=_HINT, reason="not-parsed"
+        ) from None
     where = made.args.get("where")
     others = {name for name, value in made.args.items() if value} - {"where", "expressions"}
     if where is None or others or not isinstance(where.this, exp.Paren):
-        raise pointing(text, 0, len(text), "this is no condition of SQL", hint=_HINT)
+        raise pointing(
+            text, 0, len(text), "this is not a SQL condition", hint=_HINT, reason="not-a-condition"
+        )
     condition: exp.Expr = where.this.unnest()
     return condition
 
 
 def _misread(text: str, error: SqlglotError) -> StatementError:
     """Return the error for a text that cannot be parsed, pointing at the place of the mistake."""
-    told: dict[str, Any] = (getattr(error, "errors", None) or [{}])[0]
-    marked, lines = str(told.get("highlight") or ""), text.split("\n")
-    place = (told.get("line") or len(lines) + 2) - 2  # the condition starts on the second line
+    problem: dict[str, Any] = (getattr(error, "errors", None) or [{}])[0]
+    marked, lines = str(problem.get("highlight") or ""), text.split("\n")
+    place = (problem.get("line") or len(lines) + 2) - 2  # the condition starts on the second line
     start = len(text)
     if 0 <= place < len(lines):
-        start = sum(len(one) + 1 for one in lines[:place]) + max(0, told["col"] - len(marked))
+        start = sum(len(one) + 1 for one in lines[:place]) + max(0, problem["col"] - len(marked))
     if start >= len(text):
         start, marked = len(text.rstrip()), ""
-        return pointing(text, start, start + 1, "this condition of SQL is not complete", hint=_HINT)
-    return pointing(text, start, start + len(marked), "this is no condition of SQL", hint=_HINT)
+        return pointing(
+            text, start, start + 1, "this SQL condition is incomplete", hint=_HINT, reason="incomplete"
+        )
+    return pointing(
+        text, start, start + len(marked), "this is not a SQL condition", hint=_HINT, reason="not-a-condition"
+    )
 
 
-def _refuse(text: str, part: exp.Expr, reason: str, hint: str | None = None) -> NoReturn:
+def _refuse(text: str, part: exp.Expr, message: str, hint: str | None = None, *, reason: str) -> NoReturn:
     start, end = part.meta.get("start"), part.meta.get("end")
     if start is None or end is None:
-        raise pointing(text, 0, len(text), reason, hint=hint)
+        raise pointing(text, 0, len(text), message, hint=hint, reason=reason)
     before = _PARSED.index("{")
-    raise pointing(text, start - before, end + 1 - before, reason, hint=hint)
+    raise pointing(text, start - before, end + 1 - before, message, hint=hint, reason=reason)
 
 
 def _node(part: exp.Expr, fields: Fields) -> Node:
@@ -167,7 +184,7 @@ def _node(part: exp.Expr, fields: Fields) -> Node:
     field, constant = _field(column, fields), _constant(value)
     if field is None or constant is None:
         return Everything()
-    name, constant = field.name, _beside(field, constant)
+    name, constant = field.name, _in_column_type(field, constant)
     if kind is exp.EQ:
         return fields.equals(name, constant)
     if kind in (exp.GT, exp.GTE):
@@ -180,7 +197,7 @@ def _between(part: exp.Between, fields: Fields) -> Node:
     low, high = (_constant(part.args[end].unnest()) for end in ("low", "high"))
     if field is None or low is None or high is None:
         return Everything()
-    return fields.between(field.name, _beside(field, low), _beside(field, high))
+    return fields.between(field.name, _in_column_type(field, low), _in_column_type(field, high))
 
 
 def _among(part: exp.In, fields: Fields) -> Node:
@@ -188,11 +205,11 @@ def _among(part: exp.In, fields: Fields) -> Node:
     constants = [_constant(value.unnest()) for value in part.expressions]
     if field is None or not constants or any(constant is None for constant in constants):
         return Everything()
-    nodes = tuple(fields.equals(field.name, _beside(field, constant)) for constant in constants)
+    nodes = tuple(fields.equals(field.name, _in_column_type(field, constant)) for constant in constants)
     return Everything() if any(isinstance(n, Everything) for n in nodes) else Clauses(should=nodes)
 
 
-def _beside(field: Field, constant: Any) -> Any:
+def _in_column_type(field: Field, constant: Any) -> Any:
     """Convert a constant to the type in which it is compared with a column: numbers become floats for float columns."""
     is_number = isinstance(constant, int | Decimal) and not isinstance(constant, bool)
     return float(constant) if field.kind == "float" and is_number else constant

@@ -43,7 +43,10 @@ class StoredQueryReader:
             self.schema, text=text, analysis=Analysis(standing.language, accents=standing.accents)
         )
         if not self.fields.columns:
-            raise SchemaError(f"topic {standing.topic!r} has no column that a standing query could name")
+            raise SchemaError(
+                f"topic {standing.topic!r} has no column that a standing query can search",
+                topic=standing.topic,
+            )
         self._parser = Parser(self.fields, "and" if standing.operator == "and" else "or")
         self._checked: dict[tuple[Any, ...], ParsedQuery] = {}
 
@@ -51,17 +54,25 @@ class StoredQueryReader:
         """Parse the text of a query; StatementError, underlining the mistake, if it is invalid."""
         kind = "lucene" if kind is None else kind
         if kind not in _QUERY_KINDS:
-            raise UsageError(f"a stored query is 'lucene' or 'sql', not {kind!r}", hint="kind='lucene'")
+            raise UsageError(
+                f"kind is 'lucene' or 'sql', not {kind!r}",
+                hint="kind='lucene'",
+                reason="unknown-kind",
+                kind=kind,
+            )
         if not isinstance(text, str) or not text.strip():
-            raise UsageError("a stored query is a text, which is not empty", hint="'title:spark AND stream*'")
+            raise UsageError(
+                "the query is empty", hint="query='title:spark AND stream*'", reason="empty-query"
+            )
         made = self._parser.parse(text) if kind == "lucene" else self._condition(text)
         if made.scans and not (allow_scans or self._standing.allow_scans):
             raise pointing(
                 text,
                 0,
                 len(text),
-                "nothing in this query says which documents to look at: every one would be held against it",
-                hint="add a word or a range that must be there, or allow it: allow_scans=True",
+                "no term or range of this query can be indexed: every document would be evaluated",
+                hint="add a word or range that must match, or use allow_scans=True",
+                reason="needs-scan",
             )
         return made
 
@@ -74,11 +85,11 @@ class StoredQueryReader:
         again."""
         if len(self._checked) >= _REMEMBERED_MAX:  # the caller checks queries without storing them
             self._checked.clear()
-        self._checked[_asked(record)] = self.stored(record).query
+        self._checked[_cache_key(record)] = self.stored(record).query
 
     def stored(self, record: dict[str, Any]) -> Stored:
         """Return the stored query of a record; HeadwaterError if the record is invalid."""
-        query = self._checked.pop(_asked(record), None)
+        query = self._checked.pop(_cache_key(record), None)
         if query is None:
             query = self.query(record["query"], record["kind"], allow_scans=bool(record["allow_scans"]))
         backfill_us = None if record["backfill"] is None else self.backfill_us(record["backfill"])
@@ -88,12 +99,15 @@ class StoredQueryReader:
         """Return how far back a query is matched against earlier documents, in microseconds."""
         if not self._standing.backfill:
             raise UsageError(
-                "queries are not asked of earlier documents here: backfill = FALSE",
-                hint="CREATE OR REPLACE STANDING QUERY without it keeps the documents for that",
+                "this standing query has backfill = FALSE: earlier documents are not matched",
+                hint="CREATE OR REPLACE STANDING QUERY without this option keeps earlier documents",
+                reason="no-backfill",
             )
         found = parse_span_us(span)
         if found <= 0:
-            raise UsageError(f"a backfill is longer than nothing, not {span!r}", hint="backfill='7 days'")
+            raise UsageError(
+                f"backfill is a positive span of time, not {span!r}", hint="backfill='7 days'", backfill=span
+            )
         return found
 
     def holds(
@@ -103,11 +117,11 @@ class StoredQueryReader:
         return [holds(str(text), documents.take(pa.array(rows))) for text, rows in asked]
 
 
-def _asked(record: dict[str, Any]) -> tuple[Any, ...]:
+def _cache_key(record: dict[str, Any]) -> tuple[Any, ...]:
     return record["query"], record["kind"], record["allow_scans"]
 
 
-def reason(error: StatementError) -> str:
+def one_line(error: StatementError) -> str:
     """Return an error message on one line, with the column of the mistake."""
     column = error.facts.get("column")
     return error.message if column is None else f"{error.message} (column {column})"
@@ -119,8 +133,9 @@ def _chosen(standing: StandingDefinition, documents: pa.Schema) -> pa.Schema:
         if name.lower() not in names:
             raise SchemaError(
                 f"topic {standing.topic!r} has no column {name!r}",
-                hint=f"its columns are {', '.join(map(quote, documents.names))}",
+                hint=f"columns: {', '.join(map(quote, documents.names))}",
                 topic=standing.topic,
+                name=name,
             )
     chosen = [names[name.lower()] for name in standing.fields] or documents.names
     return pa.schema([documents.field(name) for name in dict.fromkeys(chosen)])

@@ -138,11 +138,11 @@ def _compared(term: Jvm, defined: Defined) -> tuple[tuple[Jvm, int], tuple[Jvm, 
     one, other = (_meant(side, defined) for side in children_of(term))
     sign, strict = _COMPARISONS[kind(term)]
     if kind(one) == "SubtractTimestamps" and (span := span_of(other)) is not None:
-        first, second = (moved(e, defined) for e in children_of(one))
+        first, second = (base_and_offset(e, defined) for e in children_of(one))
         if first is None or second is None:
             return None
         return first, (second[0], second[1] + span), sign, strict
-    left, right = moved(one, defined), moved(other, defined)
+    left, right = base_and_offset(one, defined), base_and_offset(other, defined)
     return None if left is None or right is None else (left, right, sign, strict)
 
 
@@ -157,20 +157,20 @@ def _meant(expression: Jvm, defined: Defined) -> Jvm:
     return expression
 
 
-def moved(expression: Jvm, defined: Defined) -> tuple[Jvm, int] | None:
+def base_and_offset(expression: Jvm, defined: Defined) -> tuple[Jvm, int] | None:
     """Return a column and the constant interval added to it, in microseconds; None for any other expression."""
     name = kind(expression)
     if name == "AttributeReference":
         return expression, 0
     if name == "CommonExpressionRef":
         found = defined.get(expression.id().toString())
-        return None if found is None else moved(found, defined)
+        return None if found is None else base_and_offset(found, defined)
     if name in _WRAPPERS:
         child = children_of(expression)[0]
-        return moved(child, defined) if child.dataType().typeName() == "timestamp" else None
+        return base_and_offset(child, defined) if child.dataType().typeName() == "timestamp" else None
     if name == "TimestampAddInterval":
         start, interval = children_of(expression)
-        begun, span = moved(start, defined), span_of(interval)
+        begun, span = base_and_offset(start, defined), span_of(interval)
         return None if begun is None or span is None else (begun[0], begun[1] + span)
     return None
 

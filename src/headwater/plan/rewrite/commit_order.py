@@ -7,7 +7,7 @@ import numpy as np
 from headwater.log.protocol import Log
 from headwater.operators.zset.exact_sums import Ints
 
-_SPREAD = 64
+_GAP_MAX = 64
 """Largest gap, in offsets, between requested records that are still read as one range."""
 
 
@@ -42,7 +42,7 @@ class Commits:
         order = np.argsort(offsets, kind="stable")
         asked = offsets[order]
         info = self._log.partitions(topic).get(partition)
-        for some in np.split(np.arange(len(asked)), np.flatnonzero(np.diff(asked) > _SPREAD) + 1):
+        for some in np.split(np.arange(len(asked)), np.flatnonzero(np.diff(asked) > _GAP_MAX) + 1):
             first, end = int(asked[some[0]]), int(asked[some[-1]]) + 1
             if info is None or end <= info.first:
                 continue

@@ -149,9 +149,11 @@ class _Parsed:
         pairs = [pair for child in children_of(expression) for pair in self._pairs(child)]
         if self._is_call(expression):
             make = self._window if self._name(expression) == _CUMULATE else self._corrected
-            pairs.append((expression, self._placed(expression, partial(make, expression))))
+            pairs.append((expression, self._at_position(expression, partial(make, expression))))
         elif kind(expression) == "UnresolvedAlias" and pairs:
-            pairs.append((expression, self._c.alias(expression.child(), self._shown(expression.child()))))
+            pairs.append(
+                (expression, self._c.alias(expression.child(), self._column_name(expression.child())))
+            )
         return pairs
 
     def _by_name(self, aggregate: Jvm) -> list[tuple[Jvm, Jvm]]:
@@ -162,7 +164,7 @@ class _Parsed:
         if call is None:
             return []
         names = [n for e in items(aggregate.aggregateExpressions()) for n in self._window_names(e)]
-        return [(name, self._placed(call, partial(self._fields, call, name))) for name in names]
+        return [(name, self._at_position(call, partial(self._fields, call, name))) for name in names]
 
     def _fields(self, call: Jvm, name: Jvm) -> Jvm:
         """Return the window, or a field of it, as a column of that name."""
@@ -173,7 +175,7 @@ class _Parsed:
             value = extract(value, self._literal(part))
         return self._c.alias(value, names[-1] if names else first)
 
-    def _placed(self, call: Jvm, make: Callable[[], Jvm]) -> Jvm:
+    def _at_position(self, call: Jvm, make: Callable[[], Jvm]) -> Jvm:
         """Call `make` with the SQL position of a call set, so that Spark's errors refer to it."""
         self._origin.set(call.origin())
         try:
@@ -187,8 +189,9 @@ class _Parsed:
         if whole % each:
             self._refuse(
                 call,
-                "the size of a cumulative window is a multiple of its step",
-                hint=f"another step, or another size: {_USES[_CUMULATE]}",
+                "the size of a cumulative window must be a multiple of its step",
+                hint=f"change the step or the size: {_USES[_CUMULATE]}",
+                reason="cumulate-size",
             )
         if whole == each:
             return self._called(call, "window", [time, self._literal(whole)])
@@ -204,8 +207,8 @@ class _Parsed:
         name = self._name(call)
         arguments = items(call.arguments())
         if len(arguments) != 3:
-            told = f"{name} takes {_TAKES[name]}, not {len(arguments)} arguments"
-            self._refuse(call, told, hint=_USES[name])
+            message = f"{name} takes {_TAKES[name]}, not {len(arguments)} arguments"
+            self._refuse(call, message, hint=_USES[name], reason="argument-count", function=name)
         return arguments
 
     def _duration(self, call: Jvm, expression: Jvm, which: str) -> int:
@@ -214,8 +217,9 @@ class _Parsed:
         if micros is None or micros <= 0:
             self._refuse(
                 expression if _is_placed(expression) else call,
-                f"the {which} of a cumulative window is an interval above zero, in days or less",
-                hint=f"'5 minutes' or INTERVAL '5' MINUTE: {_USES[_CUMULATE]}",
+                f"the {which} of a cumulative window must be a constant interval greater than zero, of days or smaller units",
+                hint=f"write '5 minutes' or INTERVAL '5' MINUTE: {_USES[_CUMULATE]}",
+                reason=f"cumulate-{which}",
             )
         return micros
 
@@ -230,7 +234,7 @@ class _Parsed:
             call.isInternal(),
         )
 
-    def _shown(self, expression: Jvm) -> str:
+    def _column_name(self, expression: Jvm) -> str:
         """Return the name of an unnamed column: `cumulate_window`, or the SQL text."""
         if self._is_window(expression):
             return _CUMULATE

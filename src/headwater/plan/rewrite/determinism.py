@@ -88,7 +88,12 @@ class Determinism:
         if name in ("WithCTE", "CTERelationDef", "View", "SubqueryAlias", "LogicalRDD", "CTERelationRef"):
             return plan
         if name == "Sample":
-            self._refuse(plan, "a sample is another one each time", hint="filter by a hash of a key instead")
+            self._refuse(
+                plan,
+                "TABLESAMPLE is not deterministic",
+                hint="filter by a hash of a key",
+                reason="not-deterministic",
+            )
         plan = self._subqueries(plan)
         expressions = items(plan.expressions())
         for expression in expressions:
@@ -135,8 +140,9 @@ class Determinism:
         if kind(plan) not in ("Filter", "Project", "Aggregate", "LateralJoin"):
             self._refuse(
                 plan,
-                f"a subquery inside {kind(plan).lower()} is not kept in views",
-                hint="use it in WHERE, or join with it",
+                f"views do not support a subquery in {kind(plan).lower()}",
+                hint="use the subquery in WHERE, or join with it",
+                reason="unsupported-subquery",
             )
 
         def each(expressions: Jvm) -> Jvm:
@@ -149,7 +155,11 @@ class Determinism:
         if kind(plan) == "LateralJoin":
             condition = option(plan.condition())
             if condition is not None and find(condition, _is_subquery) is not None:
-                self._refuse(plan, "a subquery inside the condition of a lateral join is not kept in views")
+                self._refuse(
+                    plan,
+                    "views do not support a subquery in the condition of a lateral join",
+                    reason="unsupported-subquery",
+                )
             return plan.copy(
                 plan.left(), c.rewritten(plan.right(), change), plan.joinType(), plan.condition()
             )
@@ -163,8 +173,9 @@ class Determinism:
         if name in _CLOCKS:
             self._refuse(
                 expression,
-                f"{_called(expression)} depends on {_CLOCKS[name]}, so the view would change without any new record",
-                hint="use a column, such as the topic's time column",
+                f"{_called(expression)} depends on {_CLOCKS[name]}, so the view would change without new records",
+                hint="use a column, such as the time column of the topic",
+                reason="depends-on-time" if _CLOCKS[name].startswith("the current") else "depends-on-session",
             )
         self._check_clocks_in_text(expression)
         if name == "AesEncrypt":
@@ -174,18 +185,25 @@ class Determinism:
         if name in _ANY_VALUE and not inside_sort:
             self._refuse(
                 expression,
-                f"{_called(expression)} takes the value of any row, and rows have no order in a view",
+                f"{_called(expression)} takes the value of any row, and rows of a view have no order",
                 hint="use min, max, min_by(value, time) or max_by(value, time)",
+                reason="depends-on-order",
             )
         ordered = name == "ListAgg" and expression.orderExpressions().size() > 0
         if name in _UNORDERED_LISTS and not inside_sort and not ordered:
             self._refuse(
                 expression,
-                f"{_called(expression)} lists values in the order of the rows, and rows have no order in a view",
-                hint="say which: array_agg(x ORDER BY y), listagg(x) WITHIN GROUP (ORDER BY y), or sort_array(array_agg(x))",
+                f"{_called(expression)} lists values in the order of the rows, and rows of a view have no order",
+                hint="give an order: array_agg(x ORDER BY y), listagg(x) WITHIN GROUP (ORDER BY y), or sort_array(array_agg(x))",
+                reason="depends-on-order",
             )
-        if (told := unrepeatable(name)) is not None:
-            self._refuse(expression, f"{_called(expression)} {told.reason}", hint=told.hint)
+        if (known := unrepeatable(name)) is not None:
+            self._refuse(
+                expression,
+                f"{_called(expression)} {known.reason}",
+                hint=known.hint,
+                reason="not-deterministic",
+            )
         if name == "AggregateExpression" and expression.isDistinct():
             self._check_distinct(expression)
         if name in _FREQUENT:
@@ -203,8 +221,9 @@ class Determinism:
         if not aggregate and not expression.deterministic() and all(c.deterministic() for c in children):
             self._refuse(
                 expression,
-                f"{_called(expression)} gives another value each time it is evaluated",
-                hint="compute it before the row is appended, and keep it in a column",
+                f"{_called(expression)} is not deterministic",
+                hint="compute the value before the append, and store it in a column",
+                reason="not-deterministic",
             )
         # `_window` checks how a window function depends on the order of rows
         sorts = name in ("SortArray", "ArraySort", "WindowExpression")
@@ -219,8 +238,9 @@ class Determinism:
             if _loses_nulls(json.loads(key.dataType().json())):
                 self._refuse(
                     key,
-                    "Spark takes NULL for 0 in maps of numbers or times that it groups by",
-                    hint="group by its entries: GROUP BY sort_array(map_entries(m))",
+                    "Spark reads NULL as 0 in maps of numbers or times in GROUP BY",
+                    hint="group by the entries: GROUP BY sort_array(map_entries(m))",
+                    reason="group-by-map",
                 )
 
     def _check_distinct(self, expression: Jvm) -> None:
@@ -228,22 +248,24 @@ class Determinism:
             if not self._orderable(argument):
                 self._refuse(
                     argument,
-                    "maps have no order, so which of them are equal is not known",
-                    hint="take the entries: sort_array(map_entries(m))",
+                    "maps cannot be compared, so DISTINCT does not support them",
+                    hint="use the entries: sort_array(map_entries(m))",
+                    reason="distinct-map",
                 )
 
     def _check_clocks_in_text(self, expression: Jvm) -> None:
         """Reject `CAST('now' AS TIMESTAMP)`, which is `now()`."""
         if kind(expression) not in ("Cast", "ParseToDate", "ParseToTimestamp"):
             return
-        told = children_of(expression)[0]
-        if expression.dataType().typeName() not in _TIMES or told.dataType().typeName() != "string":
+        source = children_of(expression)[0]
+        if expression.dataType().typeName() not in _TIMES or source.dataType().typeName() != "string":
             return
-        if told.foldable() and (text := self._value(told)) is not None and SOON.match(str(text)):
+        if source.foldable() and (text := self._value(source)) is not None and SOON.match(str(text)):
             self._refuse(
                 expression,
-                f"'{text}' as a time depends on the current time, so the view would change without any new record",
-                hint="use a column, such as the topic's time column",
+                f"'{text}' as a time depends on the current time, so the view would change without new records",
+                hint="use a column, such as the time column of the topic",
+                reason="depends-on-time",
             )
 
     def _check_encrypted(self, expression: Jvm) -> None:
@@ -254,8 +276,9 @@ class Determinism:
         if not plain and not (vector.foldable() and self._value(vector)):
             self._refuse(
                 expression,
-                f"{_called(expression)} gives another value each time it is evaluated, with a random initialization vector",
-                hint="say one that is constant, the fifth argument; or encrypt before the row is appended",
+                f"{_called(expression)} without a constant initialization vector is not deterministic",
+                hint="give a constant initialization vector as the fifth argument; or encrypt before the append",
+                reason="not-deterministic",
             )
 
     def _value(self, constant: Jvm) -> Any:
@@ -273,8 +296,9 @@ class Determinism:
         if kind(function) not in (*_OF_WINDOWS, *_ANY_VALUE, "AggregateExpression"):
             self._refuse(
                 expression,
-                f"{_called(function)} may give another value where rows are equal in the order of its window",
-                hint="docs/sql.md lists the window functions that work, such as lag()",
+                f"{_called(function)} is not deterministic for rows that are equal in the order of its window",
+                hint="docs/sql.md lists the supported window functions, such as lag()",
+                reason="depends-on-order",
             )
 
     def _check_frequent(self, expression: Jvm, exactly: bool) -> None:
@@ -283,15 +307,16 @@ class Determinism:
         if exactly or kind(expression) != "ApproxTopK":
             self._refuse(
                 expression,
-                f"{_called(expression)} takes no row back, and what is computed from it has no bound",
-                hint="over a topic without a key, show approx_top_k() as it is; else count by value in a view, and take the first: "
-                "row_number() OVER (PARTITION BY ... ORDER BY n DESC, value) <= k",
+                f"{_called(expression)} is only supported over append-only rows, shown as it is",
+                hint="use approx_top_k() over a topic without a key, and compute nothing with its result; or count by value in a view, and take the first: row_number() OVER (PARTITION BY ... ORDER BY n DESC, value) <= k",
+                reason="approx-top-k",
             )
         wanted, tracked = (e.eval(None) for e in children_of(expression)[1:])
         if wanted is None or tracked is None or not 1 <= wanted <= tracked <= _TRACKED_MAX:
             self._refuse(
                 expression,
-                f"{_called(expression)} tells k values from 1, and tracks from k to {_TRACKED_MAX} of them",
+                f"{_called(expression)} takes k from 1, and tracks from k to {_TRACKED_MAX} values",
+                reason="approx-top-k-size",
             )
 
     def _window(self, plan: Jvm) -> Jvm:
@@ -308,8 +333,9 @@ class Determinism:
                 if function in _ROW_SENSITIVE | _PEER_SENSITIVE:
                     self._refuse(
                         named,
-                        "this window function counts on an order, and the window has none",
+                        "this window function needs an order",
                         hint="add ORDER BY to the OVER clause",
+                        reason="window-without-order",
                     )
                 by_peers.append(named)
             elif ranks or (not rows and function not in _PEER_SENSITIVE | _ROW_SENSITIVE):
@@ -317,8 +343,9 @@ class Determinism:
             elif not rows and function in _PEER_SENSITIVE:
                 self._refuse(
                     named,
-                    "this function takes one row of several that are equal in the window's order",
+                    "this function takes one of several rows that are equal in the order of the window",
                     hint="add ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW, or use min or max",
+                    reason="depends-on-order",
                 )
             else:
                 by_rows.append(named)
@@ -411,7 +438,12 @@ class Determinism:
         if kind(listed) != "AggregateExpression" or kind(listed.aggregateFunction()) != "CollectList":
             return None
         if not self._orderable(listed.aggregateFunction()):
-            self._refuse(e, "maps have no order, so a list of them has none", hint="list their entries")
+            self._refuse(
+                e,
+                "maps cannot be ordered, so a list of maps has no defined order",
+                hint="list the entries: sort_array(map_entries(m))",
+                reason="depends-on-order",
+            )
         return e.withNewChildren(
             self._catalyst.seq([self._catalyst.expressions.SortArray(listed), comparison])
         )
@@ -425,7 +457,12 @@ class Determinism:
         if kind(e) != "AggregateExpression" or kind(e.aggregateFunction()) not in _SETS:
             return None
         if not self._orderable(e.aggregateFunction().child()):
-            self._refuse(e, "maps have no order, so a set of them has none", hint="collect their entries")
+            self._refuse(
+                e,
+                "maps cannot be ordered, so a set of maps has no defined order",
+                hint="collect the entries: sort_array(map_entries(m))",
+                reason="depends-on-order",
+            )
         return self._catalyst.expressions.SortArray(e)
 
     def _orderable(self, expression: Jvm) -> bool:

@@ -41,8 +41,9 @@ def with_ordered_lists(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse)
         if kind(expression) in _WINDOWS and (found := find(expression, _is_ordered)) is not None:
             refuse(
                 found,
-                "a list over a window has the order of the window",
-                hint="leave the order of the list out: array_agg(x) OVER (ORDER BY y ROWS ...)",
+                "a list over a window takes the order of the window",
+                hint="leave out the ORDER BY of the list: array_agg(x) OVER (ORDER BY y ROWS ...)",
+                reason="list-order-in-window",
             )
         if _is_ordered(expression):
             changes.put(expression, lists.made(expression))
@@ -129,7 +130,12 @@ class _Lists:
         """Return an ordered list in rewritten form."""
         arguments = items(call.arguments())
         if len(arguments) != 1:
-            self._refuse(call, f"a list is made of one value, not of {len(arguments)}", hint="struct(a, b)")
+            self._refuse(
+                call,
+                f"array_agg takes one value, not {len(arguments)}",
+                hint="use struct(a, b)",
+                reason="list-arguments",
+            )
         return self._ordered(call, None, arguments[0])
 
     def _ordered(self, call: Jvm, function: str | None, value: Jvm) -> Jvm:
@@ -137,8 +143,9 @@ class _Lists:
         if call.isDistinct() and any(not o.child().canonicalized().equals(value) for o in order):
             self._refuse(
                 call,
-                "a list of DISTINCT values can be ordered by the values alone",
-                hint="order by what is listed: array_agg(DISTINCT x ORDER BY x)",
+                "a list of DISTINCT values can be ordered only by the values",
+                hint="order by the listed value: array_agg(DISTINCT x ORDER BY x)",
+                reason="distinct-list-order",
             )
         self._origin.set(call.origin())
         try:

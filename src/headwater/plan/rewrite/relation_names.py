@@ -24,7 +24,7 @@ _HIDDEN = "__metadata_col"
 
 
 @dataclass(frozen=True)
-class Opened:
+class RelationPlan:
     """A relation with metadata columns: its analysed plan, whose first `visible` columns are those of `*`."""
 
     plan: Jvm
@@ -35,7 +35,7 @@ class RelationNames:
     """Replaces relation names in a plan by relations."""
 
     def __init__(
-        self, catalyst: Catalyst, relations: Mapping[str, Opened], dotted: Iterable[str] = ()
+        self, catalyst: Catalyst, relations: Mapping[str, RelationPlan], dotted: Iterable[str] = ()
     ) -> None:
         """`dotted` has names with a dot that the session has registered as one-part names."""
         self._c = catalyst
@@ -127,7 +127,7 @@ class RelationNames:
     def _shown(
         self,
         name: str,
-        opened: Opened,
+        opened: RelationPlan,
         qualifier: Sequence[str],
         where: Callable[[Sequence[Jvm]], Jvm] | None = None,
     ) -> Jvm:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from headwater.plan.relations.metadata_columns import VERSIONED, versions_of
-from headwater.plan.rewrite.relation_names import Opened, RelationNames
+from headwater.plan.rewrite.relation_names import RelationNames, RelationPlan
 from headwater.spark.catalyst import Catalyst, Jvm, Refuse, find, items, kind, module, output_of
 from headwater.sql.ordered_aggregates import Spelled
 from headwater.sql.system_time import VERSIONS
@@ -46,9 +46,9 @@ class VersionedNames(RelationNames):
     def __init__(
         self,
         catalyst: Catalyst,
-        relations: Mapping[str, Opened],
+        relations: Mapping[str, RelationPlan],
         dotted: Iterable[str],
-        versions: Mapping[str, Opened | Unversioned],
+        versions: Mapping[str, RelationPlan | Unversioned],
         spelled: Spelled,
         refuse: Refuse,
     ) -> None:
@@ -79,24 +79,24 @@ class VersionedNames(RelationNames):
         parts = items(relation.multipartIdentifier())
         if len(parts) != 2 or parts[1].lower() != VERSIONS:
             return None
-        found = self._found(relation, parts[0])
+        found = self._versions_named(relation, parts[0])
         return None if found is None else self._shown(*found, [plan.alias()] if aliased else parts)
 
-    def _found(self, told: Jvm, name: str) -> tuple[str, Opened] | None:
+    def _versions_named(self, place: Jvm, name: str) -> tuple[str, RelationPlan] | None:
         """Return the versions of a topic and their name; None for an unknown topic, which Spark reports."""
         known = self._versions.get(name.lower())
         if known is None:
             return None
         self.met.add(known[0])
-        if not isinstance(known[1], Opened):
-            reason, hint = known[1]
-            self._refuse(told, reason, hint=hint)
+        if not isinstance(known[1], RelationPlan):
+            message, hint = known[1]
+            self._refuse(place, message, hint=hint, reason="no-versions", name=known[0])
         return versions_of(known[0]), known[1]
 
-    def _opened(self, travel: _Travel) -> tuple[tuple[str, Opened] | None, str]:
+    def _resolved(self, travel: _Travel) -> tuple[tuple[str, RelationPlan] | None, str]:
         """Return the versions for a relation with AS OF, and the qualifier of the relation in the query."""
         parts = items(travel.plan.relation().multipartIdentifier())
-        found = self._found(travel.plan, parts[0]) if len(parts) == 1 else None
+        found = self._versions_named(travel.plan, parts[0]) if len(parts) == 1 else None
         return found, travel.alias or parts[-1]
 
     def _joined(self, plan: Jvm, travel: _Travel) -> Jvm:
@@ -109,15 +109,21 @@ class VersionedNames(RelationNames):
         else:
             join = kind(plan.joinType())
             if join in ("UsingJoin", "NaturalJoin"):
-                self._refuse(travel.plan, "a join AS OF the time of a row has a condition ON", hint=_FORM)
-            if join not in _JOINS:
-                told = plan.joinType().sql().lower()
                 self._refuse(
                     travel.plan,
-                    f"a {told} join AS OF the time of a row has no meaning for versions that no row is of",
-                    hint="JOIN and LEFT JOIN have the versions on their right side",
+                    "a join FOR SYSTEM_TIME AS OF a column needs ON",
+                    hint=_FORM,
+                    reason="as-of-without-on",
                 )
-            found, qualifier = self._opened(travel)
+            if join not in _JOINS:
+                join_type = plan.joinType().sql().lower()
+                self._refuse(
+                    travel.plan,
+                    f"a {join_type} join FOR SYSTEM_TIME AS OF a column is not supported: versions without a row on the other side have no time",
+                    hint="use JOIN or LEFT JOIN with the versions on the right side",
+                    reason="as-of-join-type",
+                )
+            found, qualifier = self._resolved(travel)
             if found is None:
                 return plan.withNewChildren(c.seq([left, travel.plan.relation()]))
             right = self._shown(*found, [qualifier])
@@ -134,10 +140,11 @@ class VersionedNames(RelationNames):
         if _refers(wanted):
             self._refuse(
                 travel.plan,
-                "AS OF the time of another relation's rows belongs to a join with that relation, on its right side",
+                "FOR SYSTEM_TIME AS OF a column of another relation needs a join with that relation, on its right side",
                 hint=_FORM,
+                reason="as-of-without-join",
             )
-        found, qualifier = self._opened(travel)
+        found, qualifier = self._resolved(travel)
         if found is None:
             relation = travel.plan.relation()
             return relation if travel.alias is None else self._c.plans.SubqueryAlias(travel.alias, relation)
@@ -161,7 +168,12 @@ class VersionedNames(RelationNames):
         end = stop.get() if stop.isDefined() else None
         clause = next((clause for clause in self._spelled.quoted if clause.end == end), None)
         if clause is None:
-            self._refuse(travel.plan, "versions are read FOR SYSTEM_TIME AS OF a time", hint=_FORM)
+            self._refuse(
+                travel.plan,
+                "versions are read FOR SYSTEM_TIME AS OF a time",
+                hint=_FORM,
+                reason="as-of-version",
+            )
         text = self._spelled.text
         # padded with blanks, so that Spark's error positions refer to the whole query
         padded = _NOT_A_NEWLINE.sub(" ", text[: clause.start]) + text[clause.start : clause.end]
@@ -185,6 +197,6 @@ def _refers(expression: Jvm) -> bool:
 def view_without_versions(name: str) -> Unversioned:
     """Return the reason why a view has no versions."""
     return (
-        f"view {name!r} has no versions: those of a topic with a PRIMARY KEY can be read",
-        "ws.query(..., as_of=tick) reads a view as it was",
+        f"view {name!r} has no versions: only a topic with a PRIMARY KEY has",
+        "ws.query(..., as_of=tick) reads a view at an earlier tick",
     )

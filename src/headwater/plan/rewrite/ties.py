@@ -44,8 +44,9 @@ def with_ties_decided(catalyst: Catalyst, plan: Jvm, refuse: Refuse) -> Jvm:
         if not is_orderable(c, value):
             refuse(
                 pick,
-                f"{pick.prettyName()}() takes any of the rows with the same ordering, and maps have no order to choose by",
-                hint=f"take its entries: {pick.prettyName()}(sort_array(map_entries(m)), x)",
+                f"{pick.prettyName()}() can return any of the rows with the same ordering, and maps cannot be ordered",
+                hint=f"use the entries: {pick.prettyName()}(sort_array(map_entries(m)), x)",
+                reason="depends-on-order",
             )
         names = [module(e, "Literal").apply(name) for name in _FIELDS]
         both = e.CreateNamedStruct(c.seq([names[0], ordering, names[1], value]))

@@ -74,7 +74,9 @@ class SessionFunctions:
         except Exception as error:  # pickling a user's object may raise anything
             raise UsageError(
                 f"function {definition.name!r} cannot be sent to Spark's Python workers: {error}",
-                hint="let it use nothing that cannot be pickled, such as open files, locks or connections",
+                hint="use nothing in it that cannot be pickled, such as open files, locks or connections",
+                function=definition.name,
+                reason="not-picklable",
             ) from error
 
     def _register_table(self, definition: FunctionDefinition) -> None:
@@ -117,8 +119,9 @@ class SessionFunctions:
             if found.outerAttrs().size() and _aggregates(found.plan()):
                 refuse(
                     found,
-                    "a user's aggregate cannot stand in a correlated subquery",
+                    "user-defined aggregates are not supported in correlated subqueries",
                     hint="join with a subquery that has GROUP BY",
+                    reason="udf-aggregate-in-subquery",
                 )
             self._refuse_correlated(found.plan(), refuse)
 

@@ -92,9 +92,9 @@ def with_policy(context: TimingContext, plan: Jvm) -> TimedPlan:
             _refuse_open_by_arrival(context, plan)
             context.refuse(
                 plan,
-                "EMIT ON WINDOW CLOSE needs rows that become final, and rows of this query never do",
-                hint="group by a window of the topic's WATERMARK column, or join within bounds on it; "
-                "or leave EMIT ON WINDOW CLOSE out",
+                "EMIT ON WINDOW CLOSE needs rows that become final, and no row of this query does",
+                hint="group by a window of the topic's WATERMARK column, or join with bounds on that column; or leave EMIT ON WINDOW CLOSE out",
+                reason="never-final",
             )
         columns = [*shown, *seen.carried]
     done = seen.plan
@@ -108,8 +108,7 @@ def _refuse_open_by_arrival(context: TimingContext, plan: Jvm) -> None:
     if has_windows_by_arrival(plan):
         context.refuse(
             plan,
-            f"EMIT ON WINDOW CLOSE needs rows that become final, and nothing closes windows by {ARRIVAL}: "
-            "watermarks are of event times",
-            hint="leave it out: of windows by arrival only the newest can still grow; or use the topic's WATERMARK "
-            "column",
+            f"EMIT ON WINDOW CLOSE needs windows of event time: no watermark closes windows by {ARRIVAL}",
+            hint="leave it out: only the newest window by arrival can still change; or use the topic's WATERMARK column",
+            reason="windows-by-arrival",
         )

@@ -76,9 +76,9 @@ def _with_condition(context: TimingContext, join: Jvm, conditions: list[Jvm]) ->
     if below and (made := _with_condition(context, left, below)) is not None:
         left, conditions = made, [e for e in conditions if e not in below]
     some = module(c.jvm.scala, "Some")
-    told = some.apply(reduce(c.expressions.And, conditions)) if conditions else c.none()
+    condition = some.apply(reduce(c.expressions.And, conditions)) if conditions else c.none()
     inner = module(c.jvm.org.apache.spark.sql.catalyst.plans, "Inner")
-    return join.copy(left, join.right(), inner, told, join.hint())
+    return join.copy(left, join.right(), inner, condition, join.hint())
 
 
 def _unbounded_join(context: TimingContext, plan: Jvm, left: TimedNode, right: TimedNode) -> TimedNode:

@@ -45,7 +45,7 @@ class Policy:
         return not self.leaves_out and not self.emits and not self.times_out
 
     @property
-    def told(self) -> str:
+    def option(self) -> str:
         """The SQL option that set the policy, for error messages."""
         if self.options.late != "correct":
             return f"late = '{self.options.late}'"

@@ -43,7 +43,7 @@ def admitted(context: TimingContext, seen: TimedNode, by: Jvm) -> TimedNode:
         late = c.expressions.LessThan(plus(c, micros(c, time), allowed), watermark)
     late = coalesced(c, _not_replayed(context, late, stream))
     behind = c.expressions.LessThan(micros(c, time), watermark)
-    told = [
+    columns = [
         *stream.columns,
         *(stream.hidden[name] for name in (*POSITION, WATERMARK)),
         c.alias(start, "_window_start"),
@@ -51,7 +51,7 @@ def admitted(context: TimingContext, seen: TimedNode, by: Jvm) -> TimedNode:
         c.alias(time, "_time"),
         c.alias(late, "_late"),
     ]
-    plan = c.plans.Project(c.seq(told), c.plans.Filter(behind, seen.plan))
+    plan = c.plans.Project(c.seq(columns), c.plans.Filter(behind, seen.plan))
     context.late.append(LatePlan(stream.name, plan))
     on_time = ending_after(c, seen.plan, by, _limit(context, stream)) if known.window else None
     if on_time is None:
@@ -98,17 +98,19 @@ def refuse_never_late(context: TimingContext, plan: Jvm) -> None:
     read = [context.relations[name] for name in dict.fromkeys(context.mentions)]
     if any(relation.is_stream for relation in read):
         return
-    told = [_why_never_late(relation) for relation in read] or ["this query reads no topic"]
+    reasons = [_why_never_late(relation) for relation in read] or ["the query reads no topic"]
     views = [relation.name for relation in read if _is_view(relation)]
     hint = "leave the option out"
     if views:
-        hint += f" here; it is for {views[0]}, or for a view below it, where a topic is read"
+        hint += f" here; declare it in {views[0]}, or in a view below that reads a topic"
     elif any(relation.append_only for relation in read):
-        hint += ", or make a topic that has a WATERMARK"
+        hint += ", or use a topic with a WATERMARK"
     context.refuse(
         plan,
-        f"{context.policy.told} is for rows of a topic that come too late, and {', and '.join(told)}",
+        f"{context.policy.option} applies to late rows of topics, and {', and '.join(reasons)}",
         hint=hint,
+        reason="never-late",
+        relation=read[0].name if read else None,
     )
 
 
@@ -117,15 +119,15 @@ def refuse_timeless(context: TimingContext, plan: Jvm) -> NoReturn:
     if has_windows_by_arrival(plan):
         context.refuse(
             plan,
-            f"{context.policy.told} is for rows that come too late, and no row is late by {ARRIVAL}, which is when it came",
+            f"{context.policy.option} applies to late rows, and no row is late by {ARRIVAL}, which is the time of its append",
             hint="use the topic's WATERMARK column, or leave the option out",
+            reason="windows-by-arrival",
         )
     context.refuse(
         plan,
-        f"{context.policy.told} is for rows that come too late for a window, and here rows of a topic "
-        "have none by their event time",
-        hint="group by window(), session_window() or cumulate_window() of the topic's WATERMARK column, use OVER "
-        "(... ORDER BY it RANGE ...) or join within bounds on it, over the topic itself; or leave the option out",
+        f"{context.policy.option} applies to rows that are late for a window, and this query has no window of a topic's event time",
+        hint="group by window(), session_window() or cumulate_window() of the topic's WATERMARK column, use OVER (... ORDER BY at RANGE ...) or join with bounds on that column, over the topic itself; or leave the option out",
+        reason="no-event-time-window",
     )
 
 
@@ -136,8 +138,8 @@ def _is_view(relation: Relation) -> bool:
 def _why_never_late(relation: Relation) -> str:
     """Return the reason why rows of a relation are never late."""
     if _is_view(relation):
-        return f"{relation.name} is a view: which rows were late was decided where it reads its topics"
+        return f"{relation.name} is a view: lateness is decided in the view that reads the topic"
     if relation.append_only:
-        return f"topic {relation.name} has no WATERMARK, so that none of its rows is late"
+        return f"topic {relation.name} has no WATERMARK, so none of its rows is late"
     name = table_topic(relation.name) if relation.is_versions else relation.name
-    return f"{name} is a table: whenever a newer row comes, it replaces the older one of its key"
+    return f"{name} is a keyed topic: a newer row replaces the older one of its key"

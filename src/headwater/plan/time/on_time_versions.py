@@ -20,7 +20,7 @@ from __future__ import annotations
 from headwater.core.types import quote
 from headwater.plan.relations.metadata_columns import VERSIONED, table_topic
 from headwater.plan.relations.relations import Relation
-from headwater.plan.relations.time_bounds import TimeRange, moved, terms
+from headwater.plan.relations.time_bounds import TimeRange, base_and_offset, terms
 from headwater.plan.time.late_rows import admitted
 from headwater.plan.time.timed_plan import AsOfJoin, Stream, TimedNode, VersionMention
 from headwater.plan.time.timing_context import TimingContext
@@ -78,7 +78,7 @@ def note_as_of(
         less = next((children_of(e) for e in children_of(term) if kind(e) == "LessThan"), None)
         if end is None or less is None or kind(end) != "AttributeReference":
             continue
-        point = moved(less[0], defined)
+        point = base_and_offset(less[0], defined)
         if identity(end) != mention.end or not end.semanticEquals(less[1]) or point is None:
             continue
         if (identity(point[0]), point[1]) == (identity(bounds.left), bounds.most):
@@ -100,10 +100,10 @@ def settle_versions(context: TimingContext, plan: Jvm) -> None:
     if context.policy.emits:
         for mention in context.version_mentions:
             if not any(join.mention is mention for join in context.as_of_joins):
-                _refuse_changing(context, mention, f"rows of {mention.relation} can be taken back")
+                _refuse_changing(context, mention, f"rows of {mention.relation} can be retracted", None)
             if not any(join.mention is mention for join in settled):
-                told = f"{_VALID_TO} of {mention.relation} changes when the next version comes"
-                _refuse_changing(context, mention, told)
+                why = f"{_VALID_TO} of {mention.relation} changes with the next version"
+                _refuse_changing(context, mention, why, _VALID_TO)
     if len(settled) < len(context.as_of_joins):
         return  # rows of one join may be input of the next, and change when a version ends
     # the optimizer may reorder joins: the longest retention that one of them needs applies to all
@@ -117,14 +117,16 @@ def settle_versions(context: TimingContext, plan: Jvm) -> None:
             context.expire("Join", join.end, topics, max(0, slack - join.bounds.most))
 
 
-def _refuse_changing(context: TimingContext, mention: VersionMention, why: str) -> None:
+def _refuse_changing(context: TimingContext, mention: VersionMention, why: str, column: str | None) -> None:
     if context.policy.options.late == "correct":
         return
     context.refuse(
         mention.plan,
-        f"{context.policy.told} and EMIT ON WINDOW CLOSE make a view to which rows are only ever added, and {why}",
-        hint="join the version that is valid at a row's own time, and do not show when it ends; or leave one of "
-        "the two out",
+        f"{context.policy.option} with EMIT ON WINDOW CLOSE makes the view append-only, and {why}",
+        hint="join the version that is valid at the time of the row, and do not use the end of versions; or leave one of the two out",
+        reason="not-append-only",
+        relation=mention.relation,
+        uses=column,
     )
 
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from headwater.core.clock import to_us
 from headwater.log.topic import END_OF_TIME
 from headwater.operators import graph as g
-from headwater.operators.match_recognize.match_operator import kept
+from headwater.operators.match_recognize.match_operator import retained_us
 from headwater.operators.match_recognize.spec import CLOSES, Classify, MatchSpec, Navigate
-from headwater.plan.match_recognize.clause import NODE, columns_matched, matched_by, numbered_anew
+from headwater.plan.match_recognize.clause import NODE, columns_matched, matched_by, renumbered
 from headwater.plan.relations.relations import Times
 from headwater.plan.time.final_rows import closed
 from headwater.plan.time.late_rows import admitted
@@ -37,7 +37,7 @@ def time_match(context: TimingContext, plan: Jvm) -> TimedNode:
     if known is None or known.window:
         return _untimed_match(context, plan, below, spec)
     if below.stream is not None:
-        if (span := kept(spec)) is not None:
+        if (span := retained_us(spec)) is not None:
             for known_as in (attribute, *_renamed(plan.child(), attribute)):
                 context.expire(NODE, known_as, [below.stream.name], span + 1)
         below = admitted(context, below, attribute)
@@ -46,26 +46,31 @@ def time_match(context: TimingContext, plan: Jvm) -> TimedNode:
     if context.policy.emits:
         closing = replace(found, spec=replace(spec, closing=True))
         closes = c.alias(long(c, 0), CLOSES).toAttribute()
-        made = numbered_anew(c, plan, closing, [*output_of(plan), closes], child)
+        made = renumbered(c, plan, closing, [*output_of(plan), closes], child)
         # a match that waits for a missing row is final when no more rows can come
         last = c.expressions.Least(c.seq([closes, long(c, _ENDED - known.slack_us)]))
         return closed(context, TimedNode(made, times), (plus(c, last, known.slack_us), known.domain))
     if spec.timeouts:
         waits = g.Waits(tuple(sorted(known.domain)), known.slack_us)
         waiting = replace(found, spec=replace(spec, closing=True), waits=waits)
-        return TimedNode(numbered_anew(c, plan, waiting, output_of(plan), child), times)
+        return TimedNode(renumbered(c, plan, waiting, output_of(plan), child), times)
     return TimedNode(plan.withNewChildren(c.seq([child])), times)
 
 
 def _untimed_match(context: TimingContext, plan: Jvm, below: TimedNode, spec: MatchSpec) -> TimedNode:
     c = context.catalyst
-    hint = "ORDER BY the topic's WATERMARK column first, ascending"
+    hint = "write ORDER BY with the topic's WATERMARK column first, ascending"
     if below.stream is not None:
-        reason = "is for rows that come too late, and these are not matched in the order of their event time"
-        context.refuse(plan, f"{context.policy.told} {reason}", hint=f"{hint}; or leave the option out")
+        reason = "applies to late rows, and this pattern is not ordered by event time"
+        context.refuse(
+            plan,
+            f"{context.policy.option} {reason}",
+            hint=f"{hint}; or leave the option out",
+            reason="not-in-event-time-order",
+        )
     if spec.timeouts:
-        reason = "watermarks say that a time is over, and these rows are not matched in the order of their event time"
-        context.refuse(plan, f"EMIT TIMEOUTS: {reason}", hint=hint)
+        reason = "times out by watermarks, and this pattern is not ordered by event time"
+        context.refuse(plan, f"EMIT TIMEOUTS {reason}", hint=hint, reason="timeouts-not-in-event-time-order")
     return TimedNode(plan.withNewChildren(c.seq([narrowed(c, plan.child(), below)])))
 
 

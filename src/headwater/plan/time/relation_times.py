@@ -35,9 +35,10 @@ def time_relation(context: TimingContext, plan: Jvm, relation: Relation) -> Time
     if context.policy.leaves_out and context.policy.emits and not (relation.is_stream or is_on_time):
         context.refuse(
             plan,
-            f"{context.policy.told} and EMIT ON WINDOW CLOSE make a view to which rows are only ever added, "
-            f"and rows of {relation.name} can be taken back",
-            hint="leave one of the two out, or join it in a view above this one",
+            f"{context.policy.option} with EMIT ON WINDOW CLOSE makes the view append-only, and rows of {relation.name} can be retracted",
+            hint=f"leave one of the two out, or join {relation.name} in a view over this one",
+            reason="not-append-only",
+            relation=relation.name,
         )
     if is_version and hidden:
         times |= {identity(a): relation.times[n] for n, a in hidden.items() if n in relation.times}

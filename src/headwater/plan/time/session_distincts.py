@@ -35,8 +35,9 @@ def _together(catalyst: Catalyst, node: Jvm, refuse: Refuse) -> Jvm:
     if _is_taken_apart(made):
         refuse(
             _distincts(made)[0],
-            "of several DISTINCT aggregates of a session, or one with FILTER, only count(DISTINCT ...) can be kept",
-            hint="group by the session and the value first, in a view of its own, or collect_set(x)",
+            "views support several DISTINCT aggregates of a session, or one with FILTER, only as count(DISTINCT ...)",
+            hint="group by the session and the value in another view first, or use collect_set(x)",
+            reason="session-distinct",
         )
     return made
 

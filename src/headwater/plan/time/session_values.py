@@ -68,7 +68,7 @@ def with_sessions_kept(catalyst: Catalyst, plan: Jvm) -> SessionPlan:
         _pass_on(node, shown)
         node = _unmarked(catalyst, node, shown)
         session = session_of(node)
-        return node if session is None else _kept(catalyst, node, session, renamed, shown)
+        return node if session is None else _with_session(catalyst, node, session, renamed, shown)
 
     return SessionPlan(rewritten_plan(catalyst, inlined, change), renamed)
 
@@ -86,7 +86,9 @@ def without_barriers(catalyst: Catalyst, plan: Jvm) -> Jvm:
     return rewritten_plan(catalyst, plan, change)
 
 
-def _kept(catalyst: Catalyst, plan: Jvm, session: Jvm, renamed: dict[int, int], shown: set[int]) -> Jvm:
+def _with_session(
+    catalyst: Catalyst, plan: Jvm, session: Jvm, renamed: dict[int, int], shown: set[int]
+) -> Jvm:
     """Return an aggregate by sessions whose results expose the session through the identity function."""
     c, number = catalyst, identity(session)
     some = module(c.jvm.scala, "Some").apply(session.metadata())

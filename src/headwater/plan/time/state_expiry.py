@@ -76,20 +76,20 @@ def _columns(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> list[
         case g.AggregateNode() | g.Regroup() | g.SessionAggregate() | g.Sessions() if (
             kind(plan) == "Aggregate"
         ):
-            keys = _known(items(plan.groupingExpressions()), expiring)
+            keys = _expiring_columns(items(plan.groupingExpressions()), expiring)
             if not keys:
                 return []
             place, by = keys[0]
             return [(column, by) for column in _key_columns(node, place)]
         case g.Regroup(evaluate=g.RowPattern(spec=spec)) if is_match(plan) and spec.time is not None:
-            known = _known([columns_matched(plan)[spec.time]], expiring)
+            known = _expiring_columns([columns_matched(plan)[spec.time]], expiring)
             at = cuts_schema(spec).get_field_index("at")
             return [(column, known[0][1]) for column in (spec.time, at)] if known else []
         case g.VersionsNode() if kind(plan) == "Window":
-            order = _known([o.child() for o in items(plan.orderSpec())], expiring)
+            order = _expiring_columns([o.child() for o in items(plan.orderSpec())], expiring)
             return [(node.begin, order[0][1])] if order else []
         case g.Slide() if kind(plan) == "Window":
-            order = _known([o.child() for o in items(plan.orderSpec())], expiring)
+            order = _expiring_columns([o.child() for o in items(plan.orderSpec())], expiring)
             return [(node.time, order[0][1])] if order else []
         case g.Join() if kind(plan) == "Join":
             sides = [_side(s, p, expiring) for s, p in ((node.left, plan.left()), (node.right, plan.right()))]
@@ -107,7 +107,7 @@ def _is_of_one(node: g.Node) -> bool:
 def _side(node: g.Node, plan: Jvm, expiring: Mapping[int, Expiring]) -> tuple[int, Expiring] | None:
     """Return the expiring column of one side of a join; columns computed for the join follow the columns of the side's
     plan."""
-    for place, by in _known(output_of(plan), expiring):
+    for place, by in _expiring_columns(output_of(plan), expiring):
         if node.schema.field(place).name == plan.output().apply(place).name():
             return place, by
     return None
@@ -127,7 +127,7 @@ def _key_columns(node: g.Node, place: int) -> list[int]:
     return []
 
 
-def _known(expressions: list[Jvm], expiring: Mapping[int, Expiring]) -> list[tuple[int, Expiring]]:
+def _expiring_columns(expressions: list[Jvm], expiring: Mapping[int, Expiring]) -> list[tuple[int, Expiring]]:
     return [
         (place, expiring[identity(e)])
         for place, e in enumerate(expressions)

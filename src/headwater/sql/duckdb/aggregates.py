@@ -167,7 +167,7 @@ def _aggregate(node: exp.Expr, bind: Scalar, grouping: Grouping) -> Value:
         name_end = composed(" FILTER (WHERE ", condition.name, ")")
         node = node.this
     if not is_aggregate(node):
-        decline("FILTER of something else than an aggregate")
+        decline("FILTER of a function that is not an aggregate")
     only(node, "this", "expressions")
     function = node.this.lower()
     if len(node.expressions) != 1:

@@ -83,7 +83,7 @@ def _field(kind: pa.DataType, name: str) -> int:
         decline(f"field {name!r} of {kind}")
     found = [i for i in range(kind.num_fields) if kind.field(i).name.lower() == name.lower()]
     if len(found) != 1:
-        decline(f"field {name!r}, which is not there once")
+        decline(f"field {name}, which is missing or ambiguous")
     return found[0]
 
 

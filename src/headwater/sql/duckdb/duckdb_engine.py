@@ -169,12 +169,12 @@ def _cursor() -> duckdb.DuckDBPyConnection:
     local = _local
     cursor: duckdb.DuckDBPyConnection | None = getattr(local, "cursor", None)
     if cursor is None:
-        cursor = local.cursor = _opened().cursor()
+        cursor = local.cursor = _shared_database().cursor()
         _cursors[id(cursor)] = cursor
     return cursor
 
 
-def _opened() -> duckdb.DuckDBPyConnection:
+def _shared_database() -> duckdb.DuckDBPyConnection:
     global _database
     with _lock:
         if _database is None:

@@ -57,7 +57,7 @@ class QueryProcesses:
         if not self._free.acquire(timeout=max(0.0, until_s - time.monotonic())):
             raise TooLongError
         try:
-            process = self._taken(until_s)
+            process = self._idle_or_new(until_s)
             try:
                 return process.run(query, relations, rows_max, bytes_max, until_s)
             finally:
@@ -79,7 +79,7 @@ class QueryProcesses:
         for process in ended:
             process.kill()
 
-    def _taken(self, until_s: float) -> _Process:
+    def _idle_or_new(self, until_s: float) -> _Process:
         with self._guard:
             if self._idle:
                 return self._idle.pop()

@@ -56,7 +56,7 @@ def limit(node: exp.Expr) -> str:
         only(found, "expression")
         number = found.expression
         if not isinstance(number, exp.Literal) or not number.name.isdecimal() or int(number.name) >= 2**31:
-            decline(f"{clause.upper()} of something else than a number")
+            decline(f"{clause.upper()} of an expression that is not a number")
         sql += f" {clause.upper()} {int(number.name)}"
     return sql
 
@@ -64,7 +64,7 @@ def limit(node: exp.Expr) -> str:
 def _order_key(node: exp.Expr, items: Sequence[Item], binder: RowBinder, distinct: bool) -> str:
     if isinstance(node, exp.Literal) and not node.is_string:
         if not node.name.isdecimal() or not 1 <= int(node.name) <= len(items):
-            decline("ORDER BY a position that is not there")
+            decline("ORDER BY an unknown position")
         value = items[int(node.name) - 1].value
     else:
         value = _Sorted(items, binder).bind(node)
@@ -74,7 +74,7 @@ def _order_key(node: exp.Expr, items: Sequence[Item], binder: RowBinder, distinc
         if item.value.sql == value.sql:
             return str(position + 1)
     if distinct:
-        decline("ORDER BY something that DISTINCT does not have")
+        decline("ORDER BY an expression that is not in SELECT DISTINCT")
     return value.sql
 
 

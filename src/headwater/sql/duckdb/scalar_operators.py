@@ -147,7 +147,7 @@ def _is(bind: Bind, node: exp.Expr) -> Value:
             return Value(
                 f"({boolean(value).sql} IS NOT DISTINCT FROM {truth})", BOOLEAN, fallible=value.fallible
             )
-    raise Declined("IS with something else than NULL, TRUE or FALSE")
+    raise Declined("IS with an operand other than NULL, TRUE or FALSE")
 
 
 def _not(bind: Bind, node: exp.Expr) -> Value:
@@ -282,7 +282,7 @@ def _division(bind: Bind, node: exp.Expr) -> Value:
         left, right = converted(left, DOUBLE), converted(right, DOUBLE)
     elif sign == "div":
         if not all(is_integer(k) for k in kinds):
-            decline("DIV of what are not integers")
+            decline("DIV of values that are not integers")
         left, right = converted(left, BIGINT), converted(right, BIGINT)
     else:
         left, right = unified([left, right])

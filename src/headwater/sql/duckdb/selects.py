@@ -247,7 +247,7 @@ def items_of(node: exp.Select, binder: RowBinder) -> list[Item]:
     """Return the columns of a SELECT, with stars expanded."""
     items: list[Item] = []
     if not node.expressions:
-        decline("SELECT of nothing")
+        decline("SELECT without columns")
     for part in node.expressions:
         if isinstance(part, exp.Star) or (isinstance(part, exp.Column) and isinstance(part.this, exp.Star)):
             only(part.this if isinstance(part, exp.Column) else part)
@@ -318,7 +318,7 @@ def _ordinal(node: exp.Select, number: exp.Literal) -> exp.Expr:
     if any(p.is_star for p in node.expressions) or not number.name.isdecimal():
         decline("GROUP BY a number beside *")
     if not 1 <= int(number.name) <= len(node.expressions):
-        decline("GROUP BY a position that is not there")
+        decline("GROUP BY an unknown position")
     part: exp.Expr = node.expressions[int(number.name) - 1]
     return part.this if isinstance(part, exp.Alias) else part
 

@@ -60,7 +60,7 @@ TooLargeError = duckdb_engine.ResultTooLargeError
 PLANS_KEPT = 256
 QUERY_CHARACTERS_MAX = 50_000
 SQL_CHARACTERS_MAX = 500_000
-FAILS = "it fails on the rows that are there"
+FAILS = "it fails on the current rows"
 
 LIGHT_CHARACTERS_MAX = 4_000
 LIGHT_SQL_CHARACTERS_MAX = 20_000
@@ -315,7 +315,7 @@ def _parsed(query: str) -> exp.Expr:
         if text in query:
             decline(f"{text} in the text")
     if re.search(r"(?i)\b(var)?char(acter)?\b", query):
-        decline("CHAR or VARCHAR, which the parser does not tell from STRING")
+        decline("CHAR or VARCHAR, which the parser does not distinguish from STRING")
     if '"' in query and "''" in query:
         decline("both kinds of quotes")
     try:
@@ -329,9 +329,9 @@ def _parsed(query: str) -> exp.Expr:
         ArithmeticError,
         RecursionError,
     ):
-        decline("what the parser does not read")
+        decline("syntax that the parser does not support")
     if len(statements) != 1 or statements[0] is None:
-        decline("something else than one statement")
+        decline("a text that is not one statement")
     return statements[0]
 
 

@@ -110,8 +110,8 @@ class StatementWords:
         at = first + self.words[first].is_("INTERVAL")
         if self.words[at].kind not in ("string", "number") or last - at > 2:
             return None
-        told = " ".join(word.text for word in self.words[at:last])
-        found = _AMOUNT.fullmatch(told)
+        text = " ".join(word.text for word in self.words[at:last])
+        found = _AMOUNT.fullmatch(text)
         if found is None or found[2].lower() not in _UNITS:
             return None
         return f"{int(found[1])} {found[2].lower()}{'' if int(found[1]) == 1 else 's'}"

@@ -13,10 +13,8 @@ _ENDS = (
 )
 _NOT_NAMES = ("FROM", "JOIN", ",", "AS", "SELECT", "(")
 _AFTER = {">=": True, ">": True, "<=": False, "<": False}
-_REASON = "ASOF would be read as another name of what stands before it: such a join is spelled otherwise here"
-_BECAUSE = (
-    "it joins the version of a row of {0} that was valid at that time, for which {0} needs a PRIMARY KEY"
-)
+_REASON = "ASOF JOIN is not supported: ASOF would be read as an alias of the table before it"
+_BECAUSE = f"FOR SYSTEM_TIME AS OF joins the version of a row of {0} that was valid at that time; {0} needs a PRIMARY KEY"
 
 
 class _Right(NamedTuple):
@@ -142,7 +140,7 @@ def current_joins(s: StatementWords) -> Iterator[Foreign]:
         yield Foreign(
             at - 4,
             end,
-            f"{s.words[at].text}() is another time whenever a row is looked at, and a view depends on its records alone",
+            f"{s.words[at].text}() is not supported in views: it changes with the clock, and a view depends on its records alone",
             (s.edit(at - 4, end, ""),),
             because="a plain JOIN joins the current row of the table, and follows its changes; FOR SYSTEM_TIME AS OF a time "
             "column of the other side joins the version that was valid then",

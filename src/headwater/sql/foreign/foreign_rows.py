@@ -17,7 +17,7 @@ def append_times(s: StatementWords) -> Iterator[Foreign]:
     for at in s.calls("PROCTIME"):
         end = s.closed(at + 1)
         if not s.before(at).is_("OF"):
-            reason = "PROCTIME() is another time whenever a row is looked at, and a view depends on its records alone"
+            reason = "PROCTIME() is not supported in views: it changes with the clock, and a view depends on its records alone"
             because = "_appended_at is the time at which the record of a topic was appended"
             yield Foreign(at, end, reason, (s.edit(at, end, "_appended_at"),), because=because)
 
@@ -27,17 +27,19 @@ def moving_times(s: StatementWords) -> Iterator[Foreign]:
     for at in s.calls("MZ_NOW"):
         end = s.closed(at + 1)
         if s.words[0].is_("CREATE"):
-            reason = "a view changes with its records and not with the time, so that it has no mz_now()"
-            hint = "leave the condition out of the view, and ask for it: SELECT * FROM <view> WHERE at > now() - INTERVAL '1 hour'"
+            reason = (
+                "mz_now() is not supported in views: a view depends on its records alone, not on the clock"
+            )
+            hint = "leave the condition out of the view, and write it in the query: SELECT * FROM <view> WHERE at > now() - INTERVAL '1 hour'"
             yield Foreign(at, end, reason, hint=hint)
         else:
-            yield Foreign(at, end, "mz_now() is spelled now() here", (s.edit(at, end, "now()"),))
+            yield Foreign(at, end, "mz_now() is not supported; use now()", (s.edit(at, end, "now()"),))
     for at in s.calls("CURRENT_WATERMARK"):
         yield Foreign(
             at,
             s.closed(at + 1),
-            "the watermark is not a function of a row",
-            hint="EMIT ON WINDOW CLOSE at the end of a view shows a row when the watermark has passed it; SHOW VIEWS lists watermarks",
+            "CURRENT_WATERMARK() is not supported",
+            hint="EMIT ON WINDOW CLOSE at the end of a view emits a row when the watermark has passed it; SHOW VIEWS lists watermarks",
         )
 
 
@@ -63,7 +65,7 @@ def distinct_on(s: StatementWords) -> Iterator[Foreign]:
         else:
             limited = f" {s.source(order, end)}" if s.words[end].is_("LIMIT", "OFFSET", "FETCH") else ""
             last = (s.place(order, end)[0], place, f"{chosen}{limited}")
-        reason = "DISTINCT ON is spelled as the first row of each group here"
+        reason = "DISTINCT ON is not supported; take the first row of each group"
         yield Foreign(at, behind, reason, (s.edit(at, behind, ""), last))
 
 
@@ -90,14 +92,14 @@ def fetched(s: StatementWords) -> Iterator[Foreign]:
             continue
         if s.words[end].is_("ONLY"):
             yield Foreign(
-                at, end + 1, "FETCH is spelled LIMIT here", (s.edit(at, end + 1, f"LIMIT {count}"),)
+                at, end + 1, "FETCH is not supported; use LIMIT", (s.edit(at, end + 1, f"LIMIT {count}"),)
             )
         elif s.words[end].is_("WITH") and s.words[end + 1].is_("TIES"):
             yield _with_ties(s, at, end + 2, count)
 
 
 def _with_ties(s: StatementWords, at: int, end: int, count: str) -> Foreign:
-    reason = "WITH TIES is spelled with rank() here"
+    reason = "WITH TIES is not supported; use rank()"
     order = next(
         (i for i in range(at - 1, -1, -1) if s.words[i].is_("ORDER") and s.until(i, "FETCH") == at), None
     )
@@ -121,7 +123,9 @@ def approximate_percentiles(s: StatementWords) -> Iterator[Foreign]:
         last -= s.words[last - 1].is_("ASC", "DESC")
         value, share = s.source(group + 5, last), s.source(*s.arguments(at + 1)[0])
         made = f"percentile_approx({value}, {f'1 - {share}' if descends else share})"
-        reason = f"{s.words[at].text} takes the value as its first argument here"
+        reason = (
+            f"{s.words[at].text} is not supported; percentile_approx takes the value as its first argument"
+        )
         yield Foreign(at, end, reason, (s.edit(at, end, made),))
 
 
@@ -130,19 +134,24 @@ def unnested(s: StatementWords) -> Iterator[Foreign]:
     for at in s.calls("UNNEST"):
         end = s.closed(at + 1)
         if not s.before(at).is_("FROM", "JOIN", ",") or _is_select_item(s, at):
-            yield Foreign(at, end, "UNNEST is spelled explode here", (s.edit(at, at + 1, "explode"),))
+            yield Foreign(at, end, "UNNEST is not supported; use explode", (s.edit(at, at + 1, "explode"),))
         else:
             columns = end + 1 + s.words[end].is_("AS")
             several = s.words[columns].is_("(") and len(s.arguments(columns)) > 1
             function = "inline" if several else "explode"
             lateral = "" if s.before(at).is_("FROM") else "LATERAL "
-            reason = f"UNNEST is spelled LATERAL {function} here"
+            reason = f"UNNEST is not supported; use LATERAL {function}"
             yield Foreign(at, end, reason, (s.edit(at, at + 1, f"{lateral}{function}"),))
     for at in s.calls("TABLE"):
         if s.before(at).is_("LATERAL"):
             end = s.closed(at + 1)
             inner = s.source(at + 2, end - 1)
-            yield Foreign(at, end, "LATERAL takes the function itself here", (s.edit(at, end, inner),))
+            yield Foreign(
+                at,
+                end,
+                "LATERAL TABLE is not supported; write the function after LATERAL",
+                (s.edit(at, end, inner),),
+            )
 
 
 def _is_select_item(s: StatementWords, at: int) -> bool:
@@ -181,7 +190,7 @@ def filled_gaps(s: StatementWords) -> Iterator[Foreign]:
             f"every AS (SELECT {steps} AS t FROM some) "
             "SELECT every.t, coalesce(some.n, 0) AS n FROM every LEFT JOIN some ON every.t = some.t"
         )
-        reason = f"there is no {s.words[at].text}: every step between the first and the last row is made, and joined"
+        reason = f"{s.words[at].text} is not supported; generate every step from the first row to the last, and join"
         yield Foreign(at, s.closed(at + 1), reason, hint=hint)
 
 
@@ -198,4 +207,4 @@ def buckets(s: StatementWords) -> Iterator[Foreign]:
             continue
         end = s.closed(at + 1)
         made = f"window({s.source(*arguments[1])}, '{length}').start"
-        yield Foreign(at, end, f"there is no {s.words[at].text} here", (s.edit(at, end, made),))
+        yield Foreign(at, end, f"{s.words[at].text} is not supported; use window", (s.edit(at, end, made),))

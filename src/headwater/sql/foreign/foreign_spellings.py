@@ -92,7 +92,16 @@ def _refusal(statement: StatementWords, found: Sequence[Foreign]) -> StatementEr
     first = min(found, key=lambda one: one.first)
     start, end = statement.place(first.first, first.last)
     hint = first.hint or _hint(statement, found)
-    return pointing(statement.text, start, end, first.reason, hint=hint, because=first.because)
+    return pointing(
+        statement.text,
+        start,
+        end,
+        first.reason,
+        hint=hint,
+        because=first.because,
+        reason="other-dialect",
+        keyword=statement.words[first.first].text.upper(),
+    )
 
 
 def _hint(statement: StatementWords, found: Sequence[Foreign]) -> str:

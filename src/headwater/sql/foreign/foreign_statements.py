@@ -9,55 +9,61 @@ _SOURCE = "CREATE SOURCE shop FROM POSTGRES WITH (url = env('SHOP_URL'), tables 
 _SINK = "CREATE SINK name FROM view INTO POSTGRES WITH (url = env('SHOP_URL'), table = 'out', key = 'id')"
 _STATEMENTS = {
     "INSERT": (
-        "rows are appended, not inserted, and a view keeps itself up to date",
-        f"ws.topic(name).append(rows) or `headwater append` writes rows; what INSERT INTO a sink does is {_SINK}",
+        "INSERT is not supported: rows are appended to topics, and views update themselves",
+        f"ws.topic(name).append(rows) or `headwater append` writes rows; for INSERT INTO a sink, write {_SINK}",
     ),
     "COPY": (
-        "rows are appended by the command line",
+        "COPY is not supported",
         "`headwater append TOPIC FILE` reads CSV, JSON and Parquet",
     ),
     "EXECUTE": (
-        "there are no statement sets: every view and sink runs by itself",
-        f"for each INSERT INTO: {_SINK}",
+        "statement sets are not supported: every view and sink runs by itself",
+        f"write for each INSERT INTO: {_SINK}",
     ),
     "BEGIN": (
-        "there are no transactions of statements, and no statement sets",
+        "transactions of statements and statement sets are not supported",
         'ws.append({"orders": rows, "payments": rows}) is one atomic append over several topics',
     ),
     "SET": (
-        "there are no settings of a session",
-        "options stand in WITH (...), and ALTER TOPIC name SET (...) changes them",
+        "SET is not supported: sessions have no settings",
+        "write options in WITH (...); ALTER TOPIC name SET (...) changes them",
     ),
-    "FLUSH": ("there is nothing to flush", "ws.run() or `headwater run --once` brings every view up to date"),
+    "FLUSH": (
+        "FLUSH is not supported: views update themselves",
+        "ws.run() or `headwater run --once` updates every view",
+    ),
     "REFRESH": (
-        "views are kept up to date",
-        "ws.run() or `headwater run --once` brings every view up to date",
+        "REFRESH is not supported: views update themselves",
+        "ws.run() or `headwater run --once` updates every view",
     ),
     "USE": (
         "a workspace has one namespace",
         "hw.open(folder) and `headwater -w folder` choose the workspace",
     ),
     "TRUNCATE": (
-        "a log is not truncated",
-        "ALTER TOPIC name SET (retention = '7 days') removes what is older",
+        "TRUNCATE is not supported",
+        "ALTER TOPIC name SET (retention = '7 days') removes older records",
     ),
 }
 _STATEMENTS["COMMIT"] = _STATEMENTS["ROLLBACK"] = _STATEMENTS["START"] = _STATEMENTS["BEGIN"]
 _KINDS = {
     "INDEX": (
-        "views need no index: their rows are found by their key",
+        "indexes are not supported: rows of a view are found by its key",
         "CREATE MATERIALIZED VIEW name AS SELECT ... GROUP BY <the columns to look up by>",
     ),
-    "SECRET": ("secrets stay outside of the catalog", "write url = env('NAME') in WITH (...)"),
-    "CONNECTION": ("a source and a sink have their own options", _SOURCE),
+    "SECRET": ("secrets are not stored in the catalog", "write url = env('NAME') in WITH (...)"),
+    "CONNECTION": ("connections are not supported: every source and sink has its own options", _SOURCE),
     "FUNCTION": ("functions are declared in Python", 'ws.function("name", fn, returns="BIGINT")'),
     "AGGREGATE": ("functions are declared in Python", 'ws.aggregate("name", ...)'),
     "DATABASE": ("a workspace has one namespace", "hw.open(folder) makes another workspace"),
     "SCHEMA": ("a workspace has one namespace", "hw.open(folder) makes another workspace"),
     "CATALOG": ("a workspace has one namespace", "hw.open(folder) makes another workspace"),
-    "CLUSTER": ("a workspace has one engine", "`headwater run` starts it"),
-    "USER": ("tokens stand for users", "`headwater serve` takes tokens for reading and for writing"),
-    "CONTINUOUS": ("every view is continuous", "write CREATE MATERIALIZED VIEW name AS SELECT ..."),
+    "CLUSTER": ("clusters are not supported: a workspace has one engine", "`headwater run` starts it"),
+    "USER": (
+        "users are not supported: access tokens are",
+        "`headwater serve` takes tokens with the scope read or write",
+    ),
+    "CONTINUOUS": ("views are always continuous", "write CREATE MATERIALIZED VIEW name AS SELECT ..."),
 }
 
 
@@ -68,8 +74,8 @@ def refuse_statement(words: Words) -> None:
         return
     if first.is_("SUBSCRIBE", "TAIL"):
         _refuse_subscription(words)
-    if (told := _STATEMENTS.get(first.text.upper())) is not None:
-        words.fail(told[0], hint=told[1])
+    if (known := _STATEMENTS.get(first.text.upper())) is not None:
+        words.fail(known[0], hint=known[1], reason="other-dialect", keyword=words.next.text.upper())
 
 
 def refuse_kind(words: Words, verb: str) -> None:
@@ -79,8 +85,8 @@ def refuse_kind(words: Words, verb: str) -> None:
         return
     if word.is_("STREAM", "TABLE"):
         _refuse_table(words, verb)
-    if (told := _KINDS.get(word.text.upper())) is not None and not words.ahead(1).is_("(", "."):
-        words.fail(told[0], hint=told[1])
+    if (known := _KINDS.get(word.text.upper())) is not None and not words.ahead(1).is_("(", "."):
+        words.fail(known[0], hint=known[1], reason="other-dialect", keyword=words.next.text.upper())
 
 
 def _refuse_subscription(words: Words) -> None:
@@ -93,8 +99,10 @@ def _refuse_subscription(words: Words) -> None:
     if len(query) <= 1:
         text = f"SELECT * FROM {text}"
     words.fail(
-        f"{words.next.text.upper()} is a call of Python, or a stream of HTTP",
+        f"{words.next.text.upper()} is not a statement of Headwater; Python and HTTP have subscriptions",
         hint=f'ws.subscribe("{text}"); or GET /views/<view>/changes of `headwater serve`',
+        reason="other-dialect",
+        keyword=words.next.text.upper(),
     )
 
 
@@ -111,4 +119,10 @@ def _refuse_table(words: Words, verb: str) -> None:
         hint = f"write CREATE TOPIC {quote(name)} (...), and append to it; or let a source make its topics: {_SOURCE}"
     elif verb == "CREATE":
         hint += " (...)"
-    words.fail(f"Headwater has no {kind.text.lower()}s to {verb}", at=kind, hint=hint)
+    words.fail(
+        f"Headwater has no {kind.text.lower()}s to {verb}",
+        at=kind,
+        hint=hint,
+        reason="other-dialect",
+        keyword=kind.text.upper(),
+    )

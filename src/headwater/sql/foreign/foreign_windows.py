@@ -10,7 +10,7 @@ _TABLES = ("TUMBLE", "HOP", "CUMULATE", "SESSION")
 _COLUMNS = {"WINDOW_START": ".start", "WINDOW_END": ".end"}
 _PARTS = {"": "{}", "_START": "{}.start", "_END": "{}.end", "_ROWTIME": "{}.end - INTERVAL '1 millisecond'"}
 _AFTER_GROUPS = ("HAVING", "QUALIFY", "WINDOW", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "EMIT")
-_REASON = "a window is no table here: rows are grouped by it"
+_REASON = "windows are not table functions; use GROUP BY"
 
 
 def _window(kind: str, column: str, lengths: Sequence[str]) -> str | None:
@@ -49,7 +49,7 @@ def window_tables(s: StatementWords) -> Iterator[Foreign]:
         window = _window(kind, column, [one for one in lengths if one is not None])
         if window is None or None in lengths or b - a != 1:
             example = _window(kind, "at", ["1 minute"] * (2 if kind in ("HOP", "CUMULATE") else 1))
-            yield Foreign(first, last, _REASON, hint=f"FROM the table, GROUP BY {example}")
+            yield Foreign(first, last, _REASON, hint=f"write FROM the table and GROUP BY {example}")
         else:
             yield _in_place(s, (first, last), table, kind, window)
 
@@ -116,7 +116,5 @@ def group_windows(s: StatementWords) -> Iterator[Foreign]:
         window = _window(kind, s.source(*arguments[0]), lengths)
         if window is not None:
             end = s.closed(at + 1)
-            reason = (
-                f"{s.words[at].text} is spelled {'session_window' if kind == 'SESSION' else 'window'} here"
-            )
+            reason = f"{s.words[at].text} is not supported; use {'session_window' if kind == 'SESSION' else 'window'}"
             yield Foreign(at, end, reason, (s.edit(at, end, form.format(window)),))

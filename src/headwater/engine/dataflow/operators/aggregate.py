@@ -64,13 +64,13 @@ class AggregateKind(OperatorKind[g.AggregateNode]):
             what = "a row for every group" if node.functions or node.customs else "every different row"
             instead = "the same without GROUP BY or DISTINCT, or over a topic with a PRIMARY KEY"
             if any(is_window(node.schema.field(key).type) for key in range(node.keys)):
-                instead = "late = 'divert', late = 'drop' or correct_for lets go of windows that are closed"
+                instead = "late = 'divert', late = 'drop' or correct_for removes closed windows"
             yield KeptState(node, what, instead, below[0])
             return
         yield KeptState(node, "one row", "", ONE)
         for function in node.functions:
             if function.ordered:
-                what = f"every value of {function.text}, since the one that it shows may go"
+                what = f"every value of {function.text}, since the current one can be retracted"
                 yield KeptState(node, what, "count, sum and avg keep one value", below[0])
 
     def retraction(self, node: g.AggregateNode) -> Retraction:

@@ -78,7 +78,9 @@ class _Fold(Operator):
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
         (given,) = inputs
         if (given.weights < 0).any():
-            raise EvaluationError(f"records were taken back under fold {self._node.name!r}")
+            raise EvaluationError(
+                f"a record was retracted under fold {self._node.name!r}", reason="retraction"
+            )
         rows = take_rows(given.rows, np.repeat(np.arange(len(given)), given.weights))
         output, run = fold(state[0], self._node.key, rows, self._node.handle, self._node.schema)
         return output, (run,)

@@ -105,7 +105,7 @@ class JoinKind(OperatorKind[g.Join]):
     def kept_state(self, node: g.Join, below: Sequence[Extent]) -> Iterator[KeptState]:
         for side, extent in zip(node.inputs, below, strict=True):
             names = " and ".join(dict.fromkeys(s.name for s in g.sources(side))) or "the constants"
-            what = f"the rows of {names}, to be found by rows of the other side that come later"
+            what = f"the rows of {names}, for later rows of the other side"
             yield KeptState(node, what, "join topics that have a PRIMARY KEY", extent)
 
     def retraction(self, node: g.Join) -> Retraction:
@@ -177,7 +177,8 @@ class _ScalarJoin(JoinOperator):
             if int(np.sum(rows.weights)) > 1:
                 raise EvaluationError(
                     "an expression failed: a subquery used as an expression returned more than one row",
-                    hint="aggregate it, or limit it to one row",
+                    hint="aggregate its rows, or limit them to one",
+                    reason="scalar-subquery-rows",
                 )
         return output, (left, right)
 

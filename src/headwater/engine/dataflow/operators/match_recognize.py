@@ -29,10 +29,10 @@ class RowPatternKind(RegroupKind):
         return f"match rows ({spec.text}) by ({by}) in the order of ({along})"
 
     def final_when(self, node: g.Regroup) -> str:
-        return "passed all rows that decided on its match and on those before, or WITHIN is over"
+        return "passed all rows that decide its match and earlier ones, or WITHIN has ended"
 
     def kept_state(self, node: g.Regroup, below: Sequence[Extent]) -> Iterable[KeptState]:
-        what = "every row of its partitions, since any may be part of another match when others come"
+        what = "every row of its partitions, since later rows can extend or replace a match"
         return [KeptState(node, what, "GROUP BY window(...) keeps a row for every window", below[0])]
 
     def shown_columns(self, node: g.Regroup) -> Mapping[int, int]:

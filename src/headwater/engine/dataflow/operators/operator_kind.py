@@ -77,7 +77,7 @@ class OperatorKind(ABC, Generic[N]):
 
     def final_when(self, node: N) -> str:
         """Return the condition that a watermark has met when a row of the operator is final, as it reads after "has"."""
-        return "passed all that could still change it"
+        return "passed everything that can still change it"
 
     # --- state -----------------------------------------------------------------------------------------------------
 

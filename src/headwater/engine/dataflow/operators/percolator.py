@@ -27,9 +27,9 @@ class PercolatorKind(OperatorKind[g.Percolate]):
 
     def kept_state(self, node: g.Percolate, below: Sequence[Extent]) -> Iterator[KeptState]:
         queries, documents = below
-        yield KeptState(node, "every version of every stored query, for documents that come", "", queries)
+        yield KeptState(node, "every version of every stored query, for later documents", "", queries)
         if node.backfill:
-            what = "documents, for stored queries that come later with backfill"
+            what = "documents, for stored queries that are added later with backfill"
             yield KeptState(node, what, "the same WITH (backfill = FALSE)", documents)
 
     def contents_key(self, node: g.Percolate) -> tuple[int, ...] | None:

@@ -65,8 +65,8 @@ class RankKind(OperatorKind[g.Rank]):
         return super().row_extent(node, below)
 
     def kept_state(self, node: g.Rank, below: Sequence[Extent]) -> Iterable[KeptState]:
-        what = "every row, since one that is first may go, and the next takes its place"
-        instead = "min, max, min_by and max_by without GROUP BY keep one row of a topic that only grows"
+        what = "every row, since the next row takes the place of a retracted one"
+        instead = "min, max, min_by and max_by without GROUP BY keep one row of a topic without a PRIMARY KEY"
         return [KeptState(node, what, instead, below[0])]
 
     def retraction(self, node: g.Rank) -> Retraction:

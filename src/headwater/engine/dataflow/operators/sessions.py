@@ -35,7 +35,7 @@ class SessionsKind(OperatorKind[g.Sessions]):
 
     def kept_state(self, node: g.Sessions, below: Sequence[Extent]) -> Iterable[KeptState]:
         what = "every row, since its session changes with the rows before and after it"
-        instead = "count, sum, avg, min and max over a topic without a PRIMARY KEY keep the sessions alone"
+        instead = "count, sum, avg, min and max over a topic without a PRIMARY KEY keep only the sessions"
         return [KeptState(node, what, instead, below[0])]
 
     def retraction(self, node: g.Sessions) -> Retraction:

@@ -48,10 +48,10 @@ class SlideKind(OperatorKind[g.Slide]):
         return f"recompute near changes by ({key}) along {along}: {node.text}"
 
     def final_when(self, node: g.Slide) -> str:
-        return "passed its time, and that up to which its frame reaches"
+        return "passed its time and the end of its frame"
 
     def kept_state(self, node: g.Slide, below: Sequence[Extent]) -> Iterable[KeptState]:
-        what = "every row, to be found by rows that come later and are near it in time"
+        what = "every row, for later rows that are near it in time"
         return [KeptState(node, what, "GROUP BY window(...) keeps a row for every window", below[0])]
 
     def retraction(self, node: g.Slide) -> Retraction:

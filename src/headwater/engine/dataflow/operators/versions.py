@@ -26,8 +26,8 @@ class VersionsKind(OperatorKind[g.VersionsNode]):
         return f"versions by ({column_names(node.input.schema, node.key)}), of records that are not late"
 
     def kept_state(self, node: g.VersionsNode, below: Sequence[Extent]) -> Iterable[KeptState]:
-        what = "versions of rows, to be found by rows of another side, or ended by others"
-        instead = "late = 'divert', late = 'drop' or correct_for lets go of versions that have ended"
+        what = "versions of rows, for rows of the other side"
+        instead = "late = 'divert', late = 'drop' or correct_for removes versions that have ended"
         return [KeptState(node, what, instead, below[0])]
 
     def column_origins(self, node: g.VersionsNode, below: Sequence[Origins]) -> Origins:
