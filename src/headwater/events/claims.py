@@ -119,19 +119,27 @@ def _check(one: Claim | Release) -> None:
     kind, name, until = (getattr(one, field, None) for field in ("kind", "name", "until"))
     if not isinstance(kind, str) or not isinstance(name, str) or "/" in kind:
         raise UsageError(
-            f"{one!r} is no name that can be claimed", hint='Claim("user name", "ada"): both are texts'
+            f"kind and name of a claim must be strings, and the kind without '/': {one!r}",
+            hint='Claim("user name", "ada")',
+            reason="invalid-claim",
+            value=one,
         )
     if until is not None and not isinstance(until, datetime):
-        raise UsageError(f"{one!r} lapses at a datetime, or not at all")
+        raise UsageError(
+            f"until of a claim must be a datetime or None: {one!r}", argument="until", value=until
+        )
 
 
 def _taken(claim: Claim, held: HeldClaim) -> ClaimTakenError:
-    until = "" if held.until is None else f" until {from_us(held.until):%Y-%m-%d %H:%M:%S} UTC"
+    until = None if held.until is None else from_us(held.until)
+    expiry = "" if until is None else f" until {until:%Y-%m-%d %H:%M:%S} UTC"
     return ClaimTakenError(
-        f"{claim.kind} {claim.name!r} is taken{until}",
-        detail=f"it is held by {held.holder}",
-        hint="claim another name, or wait until it is let go",
+        f"{claim.kind} {claim.name!r} is taken{expiry}",
+        detail=f"its holder is {held.holder}",
+        hint="claim another name, or wait until its holder releases it",
         kind=claim.kind,
         name=claim.name,
         holder=held.holder,
+        # as text: the answer is stored as JSON, and a repeated command gets the same facts
+        until=None if until is None else until.isoformat(),
     )

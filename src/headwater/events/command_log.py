@@ -122,8 +122,11 @@ def made_topic(log: Log, wanted: TopicDefinition) -> TopicDefinition:
 
 def _forgotten(key: Sequence[str]) -> CommandRefusedError:
     return CommandRefusedError(
-        f"command {key[2]!r} was refused, and why was forgotten with {key[1]!r}",
-        hint="an answer stays; send another command, with another id",
+        f"command {key[2]!r} was refused; the reason was erased when {key[1]!r} was forgotten",
+        hint="the answer to a command id does not change: send another command with a new id",
+        reason="forgotten",
+        aggregate_id=key[1],
+        command_id=key[2],
     )
 
 

@@ -268,8 +268,11 @@ class CommandLoop(Generic[S]):
             return
         if not decision.events:
             raise UsageError(
-                f"{type(ask.command).__name__} claims a name without an event of {self._aggregate.name!r}",
-                hint="let decide return the event that goes with the claim",
+                f"decide of {self._aggregate.name!r} returned a claim without an event for {type(ask.command).__name__}",
+                hint="let decide return an event with the claim",
+                reason="claim-without-event",
+                aggregate=self._aggregate.name,
+                command=ask.command,
             )
         events, rows = self._rows(ask, decision.events)
         try:
@@ -306,9 +309,12 @@ class CommandLoop(Generic[S]):
             return events, [self._layout.row(ask.aggregate_id, event, meta) for event in events]
         except (TypeError, ValueError, AttributeError) as error:
             raise UsageError(
-                f"an event of {type(ask.command).__name__} has a value of another type than its field: {error}",
-                detail=f"it is one of {', '.join(map(repr, given))}; nothing was written",
-                hint="let decide give events whose fields are what they are annotated with",
+                f"an event of {type(ask.command).__name__} has a value that does not match its field's type: {error}",
+                detail=f"the events are {', '.join(map(repr, given))}; nothing was written",
+                hint="let decide return events whose values match the annotations of their fields",
+                reason="wrong-type",
+                aggregate_id=ask.aggregate_id,
+                command=ask.command,
             ) from error
 
     def _answer(
@@ -452,10 +458,10 @@ class CommandLoop(Generic[S]):
         for ask in waiting:
             ask.error = ConflictError(
                 f"{type(ask.command).__name__} of {ask.aggregate_id!r} was decided {ATTEMPTS_MAX} times, "
-                "and each time others were first",
+                "and each time another process wrote first",
                 detail=conflict.message,
-                hint="nothing was written; send it again, with the same id",
-                **conflict.facts,
+                hint="nothing was written; send the command again with the same id",
+                **{**conflict.facts, "attempts": ATTEMPTS_MAX},
             )
 
 
@@ -475,8 +481,8 @@ def _meta(ask: PendingCommand) -> dict[str, Any]:
 def _check_same(ask: PendingCommand, known: int) -> None:
     if known != command_hash(ask.command):
         raise CommandIdUsedError(
-            f"command id {ask.command_id!r} was used for another command of {ask.aggregate_id!r}",
-            hint="an id stands for one command: take a new one, or send the same again",
+            f"command id {ask.command_id!r} is already used for another command of {ask.aggregate_id!r}",
+            hint="use a new id for a new command; the same command with the same id gets the same answer",
             aggregate_id=ask.aggregate_id,
             command_id=ask.command_id,
         )
@@ -486,18 +492,19 @@ def _misfit(ask: PendingCommand, error: BadRowError) -> BadRowError:
     """Return the error for an event with a value that its column does not accept."""
     return BadRowError(
         error.message,
-        detail=f"it is an event of {ask.command!r} on {ask.aggregate_id!r}; nothing of that was written",
-        hint="let decide give events whose fields are what they are annotated with",
-        **error.facts,
+        detail=f"the row is an event of {ask.command!r} on {ask.aggregate_id!r}; none of its events were written",
+        hint="let decide return events whose values match the annotations of their fields",
+        **{**error.facts, "aggregate_id": ask.aggregate_id, "command": ask.command},
     )
 
 
 def _check_version(ask: PendingCommand, version: int) -> None:
     if ask.version is not None and ask.version != version:
         raise ConflictError(
-            f"{ask.aggregate_id!r} is at version {version}, not {ask.version}",
-            detail="someone else was first; nothing was written",
-            hint="load it, look again, and send the command with the new version",
+            f"aggregate {ask.aggregate_id!r} is at version {version}, not {ask.version}",
+            detail="another command was first; nothing was written",
+            hint="load the aggregate, decide again, and send the command with the new version",
+            aggregate_id=ask.aggregate_id,
             expected=ask.version,
             actual=version,
         )

@@ -53,7 +53,7 @@ class Sealing:
         (number,) = self._keys.of([aggregate_id])
         made = None if self._forgettings.any_pending() else seal(data, number, self._keys, self._bound)
         if made is None:
-            raise ValueError("what is to be kept may have been forgotten")
+            raise ValueError("a subject was forgotten since the data was read")
         return made
 
     def opened(self, data: bytes) -> bytes:

@@ -137,7 +137,12 @@ class ViewFeed:
     ) -> None:
         """`newest` returns the last tick; 0 before the first."""
         if isinstance(since, datetime):
-            raise UsageError("a reaction to a view begins with what is there, or now", hint='since="now"')
+            raise UsageError(
+                "a reaction to a view starts at 'beginning' or 'now', not at a time",
+                hint='since="now"',
+                argument="since",
+                value=since,
+            )
         self._log = log
         self._view = view
         self._name = name
@@ -258,8 +263,11 @@ class Reaction(Background):
         for number, send in enumerate(made):
             if not isinstance(send, Send):
                 raise UsageError(
-                    f"reaction {self.name!r} gave {send!r}, which is no command on its way",
-                    hint="return store.send(aggregate_id, command), several of them, or nothing",
+                    f"reaction {self.name!r} returned {send!r}, which is not a command from store.send()",
+                    hint="return store.send(aggregate_id, command), a list of such commands, or None",
+                    reason="not-a-send",
+                    reaction=self.name,
+                    value=send,
                 )
             said = send.context
             context = Context(
@@ -284,10 +292,14 @@ def event_kinds(function: Callable[..., Any], store: Store[Any, Any, Any]) -> tu
     known = tuple(store.aggregate.events.values())
     strange = [kind for kind in kinds if kind not in known]
     if not kinds or strange:
-        said = f"{strange[0].__name__}, which is none of them" if strange else "nothing"
+        detail = f"{strange[0].__name__} is not one of them" if strange else "it has no annotation"
         raise UsageError(
-            f"a reaction to {store.aggregate.name!r} says by its first parameter which events it is for, and says {said}",
+            f"the first parameter of a reaction to {store.aggregate.name!r} must be annotated with events of it",
+            detail=detail,
             hint=f"def react(event: {' | '.join(store.aggregate.events)}, recorded: Recorded): ...",
+            reason="unknown-event" if strange else "not-annotated",
+            aggregate=store.aggregate.name,
+            event=strange[0].__name__ if strange else None,
         )
     return kinds
 
@@ -301,5 +313,9 @@ def _positions(log: Log, topic: str, since: Since) -> dict[int, int]:
     if isinstance(since, datetime):
         return {p: log.offset_at(topic, p, to_us(since), "appended") for p in ends}
     if since not in ("beginning", "now"):
-        raise UsageError(f"a reaction begins at 'beginning', 'now' or a datetime, not {since!r}")
+        raise UsageError(
+            f"a reaction starts at 'beginning', 'now' or a datetime, not {since!r}",
+            argument="since",
+            value=since,
+        )
     return dict(ends) if since == "now" else dict.fromkeys(ends, 0)

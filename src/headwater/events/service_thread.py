@@ -50,7 +50,12 @@ class Background(abc.ABC):
     def start(self) -> None:
         """Process present and future input in a thread, until `stop()`."""
         if self._thread is not None and self._thread.is_alive():
-            raise UsageError(f"{self.name!r} runs already")
+            raise UsageError(
+                f"{self.name!r} is already running",
+                hint="call stop() before start()",
+                reason="already-running",
+                component=self.name,
+            )
         self._stopping.clear()
         self._failure = None
         self._thread = WaitedThread(self._keep_going, self.name)
@@ -91,11 +96,11 @@ class Background(abc.ABC):
             except Exception as error:  # noqa: BLE001 - `stop` raises it; a thread has no caller
                 if not (isinstance(error, HeadwaterError) and error.retryable):
                     self._failure = error
-                    self._component.failed(error, "correct the cause, and start it again")
-                    _log.error("%s has stopped: %s", self.name, error)
+                    self._component.failed(error, "correct the cause, then call start() again")
+                    _log.error("%s stopped with an error: %s", self.name, error)
                     return
                 self._component.failed(error)
-                _log.warning("%s tries again in %.1f s: %s", self.name, pause_s, error)
+                _log.warning("%s failed and retries in %.1f s: %s", self.name, pause_s, error)
                 self._stopping.wait(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
 

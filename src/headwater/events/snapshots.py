@@ -53,7 +53,7 @@ class Snapshots:
         self._storage = storage
         self._folder = folder
         self._code = code
-        self.why_not: str | None = None if storage is not None else "the workspace is kept nowhere"
+        self.why_not: str | None = None if storage is not None else "the workspace is in memory"
         try:
             self._from_json = shape_of(state_type).from_json
         except SchemaError as error:
