@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-
+import gc
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,6 +214,22 @@ def test_a_cancelled_call_leaves_no_thread_behind_and_its_reply_is_there_later(t
         asyncio.run(main(ws))  # which waits for its threads
         assert serving(ws).run() == 1
         assert ws.call("pay", Pay("a", 5), None, call_id="1", returns=Paid) == Paid(5, 1)
+
+
+def test_a_service_is_collected_while_another_loop_runs(ws: hw.Workspace) -> None:
+    @ws.serve("ask")
+    async def double(request: Ask) -> Told:
+        return Told(2 * request.number)
+
+    with pytest.raises(hw.LogTimeoutError):
+        ws.call("ask", Ask(4), 0)
+    assert double.run() == 1
+    del double
+
+    async def collect() -> None:
+        gc.collect()
+
+    asyncio.run(collect())
 
 
 def test_a_service_may_be_a_coroutine_function(ws: hw.Workspace) -> None:

@@ -114,7 +114,19 @@ class Background(abc.ABC):
         def awaited(*arguments: Any) -> Any:
             if self._loop is None:
                 self._loop = asyncio.Runner()
-                weakref.finalize(self, self._loop.close)
+                weakref.finalize(self, _close, self._loop)
             return self._loop.run(function(*arguments))
 
         return awaited
+
+
+def _close(loop: asyncio.Runner) -> None:
+    """Close an event loop. Garbage collection may call this in a thread that runs another loop, where it cannot be closed."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        loop.close()
+    else:
+        thread = threading.Thread(target=loop.close)
+        thread.start()
+        thread.join()
