@@ -40,8 +40,9 @@ def make_letters(log: Log, queue: QueueDefinition) -> None:
         log.create_topic(define_topic(name, SCHEMA, key=KEY, options={"cleanup": "compact"}))
     elif known.schema.names != SCHEMA.names:
         raise UsageError(
-            f"queue {queue.name!r} would keep dead messages on topic {name!r}, which is there and has other columns",
-            hint="give the queue another name",
+            f"queue {queue.name!r} needs the topic {name!r} for dead messages, but a topic of that name with other columns exists",
+            hint="choose another name for the queue",
+            queue=queue.name,
             topic=name,
         )
 

@@ -26,7 +26,7 @@ Counts = npt.NDArray[np.int64]
 
 LOOK_LEAST = 16
 """Number of candidates of a claim that are checked at first."""
-LAPSED = "its lease ran out"
+LAPSED = "its lease expired"
 """The error of a message whose lease expired before it was acknowledged or given back."""
 
 

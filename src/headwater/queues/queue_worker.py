@@ -64,7 +64,10 @@ class Worker:
     def __init__(self, queue: Receiving, handler: Callable[[Any], object], options: WorkOptions) -> None:
         if not callable(handler):
             raise UsageError(
-                f"a handler is a function of a message, not {handler!r}", hint="queue.work(send)"
+                f"a handler must be a function of a message, not {handler!r}",
+                hint="queue.work(send)",
+                argument="handler",
+                value=handler,
             )
         self._queue = queue
         self._handler = handler
