@@ -57,7 +57,10 @@ def arrow_schema(schema: StructType, topic: TopicDefinition) -> pa.Schema:
             raise UsageError(
                 f"column {field.name!r} of topic {topic.name!r} is read as {name} {held}, not as "
                 f"{field.name} {_asked(field)}{'' if field.nullable else ' NOT NULL'}",
-                hint="leave the schema out, or cast after reading",
+                hint="omit the schema, or cast after reading",
+                topic=topic.name,
+                column=field.name,
+                reason="other-type",
             )
     return wanted
 
@@ -84,7 +87,10 @@ def view_arrow_schema(schema: StructType, settings: ViewSettings) -> pa.Schema:
         if not known.field(0).equals(field):
             raise UsageError(
                 f"column {field.name!r} of view {view!r} is read as {own.name} {own.type}, not as {field}",
-                hint="leave the schema out, or cast after reading",
+                hint="omit the schema, or cast after reading",
+                view=view,
+                column=field.name,
+                reason="other-type",
             )
     return wanted
 
@@ -99,7 +105,13 @@ def _column(held: pa.Schema, name: str, view: str) -> pa.Field:
     for field in held:
         if field.name.lower() == name.lower():
             return field
-    raise UsageError(f"view {view!r} has no column {name!r}", hint=f"it has {', '.join(held.names)}")
+    raise UsageError(
+        f"view {view!r} has no column {name!r}",
+        hint=f"its columns are {', '.join(held.names)}",
+        view=view,
+        column=name,
+        reason="no-such-column",
+    )
 
 
 def to_spark(batch: pa.RecordBatch, wanted: pa.Schema, topic: str) -> pa.RecordBatch:
@@ -113,9 +125,11 @@ def to_spark(batch: pa.RecordBatch, wanted: pa.Schema, topic: str) -> pa.RecordB
         except pa.ArrowException as error:
             raise SchemaError(
                 f"column {field.name!r} of topic {topic!r} no longer fits {format_type(field.type)}",
-                detail=f"the topic was altered since the query began: {error}",
-                hint="start the query again, from the same checkpoint",
+                detail=f"the topic was altered after the query started: {error}",
+                hint="restart the query from the same checkpoint",
                 topic=topic,
+                column=field.name,
+                expected=format_type(field.type),
             ) from None
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
@@ -128,10 +142,11 @@ def written_names(schema: StructType, topic: TopicDefinition) -> list[str]:
             drop = [n for n in schema.names if n in HIDDEN and n.lower() not in known]
             raise UsageError(
                 f"topic {topic.name!r} has no column {name!r} to write to",
-                hint=f"leave them out: df.drop({', '.join(map(repr, drop))})"
+                hint=f"drop the metadata columns: df.drop({', '.join(map(repr, drop))})"
                 if name in drop
-                else f"it has {', '.join(known.values())}; ALTER TOPIC {topic.name} ADD COLUMN adds one",
+                else f"its columns are {', '.join(known.values())}; ALTER TOPIC {topic.name} ADD COLUMN adds one",
                 topic=topic.name,
+                column=name,
             )
     return [known[name.lower()] for name in schema.names]
 
@@ -145,7 +160,13 @@ def _find(topic: TopicDefinition, name: str) -> str:
     for each in known:
         if each.lower() == name.lower():
             return str(each)
-    raise UsageError(f"topic {topic.name!r} has no column {name!r}", hint=f"it has {', '.join(known)}")
+    raise UsageError(
+        f"topic {topic.name!r} has no column {name!r}",
+        hint=f"its columns are {', '.join(known)}",
+        topic=topic.name,
+        column=name,
+        reason="no-such-column",
+    )
 
 
 def _asked(field: pa.Field) -> str:
