@@ -89,8 +89,8 @@ def test_the_hint_for_an_unknown_option_names_known_ones() -> None:
     [
         ({**PLACE, "starting": "latest"}, True, {"option": "starting", "reason": "unknown-option"}),
         ({**PLACE, "producer": "job"}, True, {"option": "producer", "reason": "batch-only"}),
-        ({**PLACE, "producer": "job"}, False, {}),
-        ({**PLACE, "sequence": "4"}, False, {}),
+        ({**PLACE, "producer": "job"}, False, {"producer": "job", "reason": "no-sequence"}),
+        ({**PLACE, "sequence": "4"}, False, {"reason": "no-producer"}),
         ({**PLACE, "producer": "job", "sequence": "-4"}, False, {"option": "sequence", "value": "-4"}),
     ],
 )

@@ -158,7 +158,7 @@ class Following(Generic[Item]):
         started_ms = self._clock.steady_ms()
         while not self._closed:
             if self._arrivals.closed:
-                raise ClosedError("this workspace was closed", hint="open it again with hw.open")
+                raise ClosedError("the workspace was closed", hint="open it again with hw.open")
             found = self._advance()
             if found is not None:
                 return found
@@ -252,7 +252,7 @@ class Following(Generic[Item]):
             if self._mark is None:
                 change = self._followed.begin(now)
             elif self._lost or mark != self._mark:
-                raise self._anew(tick, newest)
+                raise self._rebuilt(tick, newest)
             else:
                 change = self._followed.step(self._before, now)
             self._stand(now, mark)
@@ -284,10 +284,10 @@ class Following(Generic[Item]):
         self._at = self._given = manifest.token
         self.tick = manifest.tick
 
-    def _anew(self, tick: int, newest: int) -> TickNotKeptError:
+    def _rebuilt(self, tick: int, newest: int) -> TickNotKeptError:
         return TickNotKeptError(
-            f"{self._followed.name} was built anew at tick {tick}: changes before it are of another history",
-            hint=f"read the contents at tick {tick} or later, and follow the changes from there",
+            f"{self._followed.name} was rebuilt at tick {tick}: changes from before the rebuild cannot be followed",
+            hint=f"read the contents at tick {tick} or later and follow the changes from there",
             tick=self.tick,
             first_available=tick,
             last_available=newest,
@@ -372,8 +372,9 @@ class Changes(Following[pa.Table]):
 def not_part(name: str, tick: int) -> TickNotKeptError:
     """Return the error for resuming at a tick that the relation is not known to have been part of."""
     return TickNotKeptError(
-        f"{name} was no part of tick {tick}, as far as is known: there is nothing to go on from",
-        hint="leave `since` out, which begins with the rows that are there",
+        f"changes cannot be followed from tick {tick}: it is not known that {name} was part of that tick",
+        hint="omit `since` to start with the current rows",
+        reason="not-part-of-tick",
         tick=tick,
         first_available=None,
         last_available=None,
