@@ -74,11 +74,11 @@ def test_what_is_done_again_after_a_crash_has_no_second_effect(
     for one in "abc":
         store.execute(one, Open(one))
     give = bonus(ws)
-    done = EventFeed.done
-    monkeypatch.setattr(EventFeed, "done", lambda *_: (_ for _ in ()).throw(hw.StorageError("gone")))
+    done = EventFeed.advance
+    monkeypatch.setattr(EventFeed, "advance", lambda *_: (_ for _ in ()).throw(hw.StorageError("gone")))
     with pytest.raises(hw.StorageError):
         give.run()
-    monkeypatch.setattr(EventFeed, "done", done)
+    monkeypatch.setattr(EventFeed, "advance", done)
     assert give.run() == Reacted(handled=3, issued=3, refused=0, repeated=3)
     assert [store.load(one).state.balance for one in "abc"] == [1, 1, 1]
 
@@ -89,7 +89,7 @@ def test_other_code_after_a_crash_has_no_second_effect_and_goes_on(
     store = ws.store(accounts)
     store.execute("a", Open("ada"))
     with monkeypatch.context() as crash:
-        crash.setattr(EventFeed, "done", lambda *_: (_ for _ in ()).throw(hw.StorageError("gone")))
+        crash.setattr(EventFeed, "advance", lambda *_: (_ for _ in ()).throw(hw.StorageError("gone")))
         with pytest.raises(hw.StorageError):
             bonus(ws).run()
 
@@ -127,7 +127,7 @@ def test_in_the_background_what_may_pass_is_tried_again_and_what_does_not_is_tol
 ) -> None:
     store, tried = ws.store(accounts), threading.Semaphore(0)
     failing: list[Exception] = [hw.DiskFullError("no space")] * 2
-    done = EventFeed.done
+    done = EventFeed.advance
 
     def at_times(feed: EventFeed, position: Any) -> None:
         tried.release()
@@ -135,7 +135,7 @@ def test_in_the_background_what_may_pass_is_tried_again_and_what_does_not_is_tol
             raise failing.pop()
         done(feed, position)
 
-    monkeypatch.setattr(EventFeed, "done", at_times)
+    monkeypatch.setattr(EventFeed, "advance", at_times)
     give = bonus(ws)
     give.start()
     store.execute("a", Open("ada"))
@@ -200,10 +200,10 @@ def test_rows_of_a_view_that_are_equal_are_one_cause_and_two_processes_may_react
         (causes, position), (same, _) = next(at_first), next(at_second)
         assert [cause.id for cause in causes] == [cause.id for cause in same]
         seen.append([(cause.arguments[0].row["id"], cause.arguments[0].weight) for cause in causes])
-        one.done(position)
-        other.done(position)  # the slower one
+        one.advance(position)
+        other.advance(position)  # the slower one
     assert seen == [[("a", 2)], [("a", -1)]]
-    one.done(4)
+    one.advance(4)
     assert ws.log.entries("reaction")["doubles"].document["tick"] == 5, "never back"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import headwater as hw
 from headwater.events import Aggregate
-from headwater.events.code_fingerprint import print_of
+from headwater.events.code_fingerprint import fingerprint_of
 from headwater.events.snapshots import EVERY
 from tests.events.accounts import Account, Deposit, Deposited, Withdraw, accounts, decide, fold
 from tests.raising import raises
@@ -134,7 +134,7 @@ def test_a_print_follows_what_a_function_names() -> None:
         space.clear()
         space["__name__"] = "program"
         exec(text, space)
-        return print_of([space["f"]])
+        return fingerprint_of([space["f"]])
 
     base = compiled("K = 1\ndef g(x): return x + K\ndef f(x): return g(x)")
     assert (
@@ -143,7 +143,7 @@ def test_a_print_follows_what_a_function_names() -> None:
     )
     assert compiled("K = 2\ndef g(x): return x + K\ndef f(x): return g(x)") != base
     assert compiled("K = 1\ndef g(x): return x - K\ndef f(x): return g(x)") != base
-    assert print_of([fold]) != print_of([decide])
+    assert fingerprint_of([fold]) != fingerprint_of([decide])
 
     @dataclass
     class A:
@@ -154,4 +154,4 @@ def test_a_print_follows_what_a_function_names() -> None:
         n: int = 2
 
     B.__qualname__ = A.__qualname__
-    assert print_of([A]) != print_of([B])
+    assert fingerprint_of([A]) != fingerprint_of([B])

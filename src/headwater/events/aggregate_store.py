@@ -18,11 +18,11 @@ from headwater.core.errors import AggregateNotFoundError, HeadwaterError, UsageE
 from headwater.core.group_commit import GroupCommit, Limits
 from headwater.core.storage import Storage
 from headwater.events.aggregates import SUBJECT, Aggregate
-from headwater.events.code_fingerprint import print_of
+from headwater.events.code_fingerprint import fingerprint_of
 from headwater.events.command_loop import CommandLoop, EventIndexes, PendingCommand
-from headwater.events.encrypted_state import Forgettings, Sealing
-from headwater.events.envelope import NOTHING_SAID, Context, History, Loaded, Outcome, Recorded, Step
-from headwater.events.event_positions import Places
+from headwater.events.encrypted_state import ForgottenSubjects, StateEncryption
+from headwater.events.envelope import NO_CONTEXT, Context, History, Loaded, Outcome, Recorded, Step
+from headwater.events.event_positions import KeyOffsets
 from headwater.events.event_schema import EventLayout, all_columns, ensure_topic
 from headwater.events.snapshots import Snapshots
 from headwater.events.states import KnownAggregate, States
@@ -45,7 +45,7 @@ class Send(Generic[C]):
     aggregate_id: str
     command: C
     command_id: str | None = None
-    context: Context = NOTHING_SAID
+    context: Context = NO_CONTEXT
     version: int | None = None
 
 
@@ -73,16 +73,18 @@ class Store(Generic[S, C, E]):
         if storage is not None:
             storage.make_dirs(own)
         index = None if folder is None else folder / own
-        self._places = Places(log, topic, ["aggregate_id"], index and index / "aggregates")
-        self._commands = Places(log, topic, ["aggregate_id", "meta.command_id"], index and index / "commands")
-        forgettings = Forgettings(topic, log.keys)
-        sealing = Sealing(log.keys, forgettings, topic.name) if topic.private else None
+        self._key_offsets = KeyOffsets(log, topic, ["aggregate_id"], index and index / "aggregates")
+        self._commands = KeyOffsets(
+            log, topic, ["aggregate_id", "meta.command_id"], index and index / "commands"
+        )
+        forgotten = ForgottenSubjects(topic, log.keys)
+        encryption = StateEncryption(log.keys, forgotten, topic.name) if topic.private else None
         code = _code_of(aggregate)
-        self.snapshots = Snapshots(storage, f"{own}/snapshots", code, aggregate.state_type, sealing)
+        self.snapshots = Snapshots(storage, f"{own}/snapshots", code, aggregate.state_type, encryption)
         if any(subject != SUBJECT for _, subject in topic.private):
             self.snapshots.why_not = "the private fields of its events have several subjects"
-        self._states: States[S] = States(log, layout, self._places, self.snapshots, forgettings)
-        indexes = EventIndexes(self._places, self._commands)
+        self._states: States[S] = States(log, layout, self._key_offsets, self.snapshots, forgotten)
+        indexes = EventIndexes(self._key_offsets, self._commands)
         self._deciding = CommandLoop(log, clock, layout, self._states, indexes, self._lock)
         self._gathering: GroupCommit[PendingCommand] = GroupCommit(
             self._deciding.work, Limits(most=GROUP_MAX)
@@ -273,7 +275,7 @@ class Store(Generic[S, C, E]):
         """Close files and threads. Executed commands are durable without a close."""
         if self._threads is not None:
             self._threads.shutdown()
-        self._places.close()
+        self._key_offsets.close()
         self._commands.close()
 
     def _loaded(self, aggregate_id: str, known: KnownAggregate[S], when: datetime | None = None) -> Loaded[S]:
@@ -317,4 +319,4 @@ def _code_of(aggregate: Aggregate[Any, Any, Any]) -> str:
     ]
     initial = repr(aggregate.initial)
     things = [aggregate.fold_function, aggregate.state_type, *aggregate.events.values(), *steps]
-    return print_of([*things, str(aggregate.version), initial])
+    return fingerprint_of([*things, str(aggregate.version), initial])

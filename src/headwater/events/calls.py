@@ -33,7 +33,7 @@ from headwater.core.errors import (
     shown,
 )
 from headwater.events.aggregates import parameter_hint, raising
-from headwater.events.event_positions import Places
+from headwater.events.event_positions import KeyOffsets
 from headwater.events.event_schema import DataclassColumns, ensure_columns
 from headwater.events.field_types import hints_of
 from headwater.events.service_thread import Background
@@ -77,7 +77,7 @@ class CallClient:
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
-        self._places: dict[tuple[str, int], Places] = {}
+        self._key_offsets: dict[tuple[str, int], KeyOffsets] = {}
 
     def call(
         self, topic: str, request: Any, timeout_ms: float | None, call_id: str | None, returns: type | None
@@ -149,9 +149,9 @@ class CallClient:
     def _find(self, topic: TopicDefinition, name: str, columns: list[str]) -> dict[str, Any] | None:
         with self._lock:
             known = (topic.name, topic.incarnation)
-            if known not in self._places:
-                self._places[known] = Places(self._log, topic, ["call_id"])
-            places = self._places[known]
+            if known not in self._key_offsets:
+                self._key_offsets[known] = KeyOffsets(self._log, topic, ["call_id"])
+            places = self._key_offsets[known]
             places.refresh()
             for batch in places.records(0, (name,), places.offsets(0, (name,)), columns):
                 row: dict[str, Any] = batch.to_pylist()[0]
@@ -186,7 +186,7 @@ class Service(Background):
         self._cursor = self.name = f"serve {self.topic.name}"
         if log.cursor(self.topic.name, self._cursor) is None:
             log.create_cursor(self.topic.name, self._cursor, {0: 0}, False)
-        self._places = Places(log, self._replies, ["call_id"])
+        self._key_offsets = KeyOffsets(log, self._replies, ["call_id"])
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function directly, for tests."""
@@ -232,7 +232,7 @@ class Service(Background):
                 self._commit([reply for reply in replies.values() if reply is not None], move)
             except ConflictError:  # another service has answered one of these calls first
                 self._log.wait_commit(seen, CONFLICT_WAIT_MS)
-                self._places.refresh()
+                self._key_offsets.refresh()
                 replies = {name: None if self._answered(name) else reply for name, reply in replies.items()}
                 continue
             return len(calls)
@@ -247,7 +247,7 @@ class Service(Background):
         """Return the replies to the first of these calls, as many as time permits; None for calls that were answered before."""
         replies: dict[str, dict[str, Any] | None] = {}
         began = self._clock.steady_ms()
-        self._places.refresh()
+        self._key_offsets.refresh()
         for row in calls:
             name = row["call_id"]
             try:
@@ -261,7 +261,7 @@ class Service(Background):
         return replies
 
     def _answered(self, name: str) -> bool:
-        return bool(len(self._places.offsets(0, (name,))))
+        return bool(len(self._key_offsets.offsets(0, (name,))))
 
     def _commit(self, rows: list[dict[str, Any]], move: CursorMove) -> None:
         batches = {self._replies.name: [conform(rows, self._replies)]} if rows else {}

@@ -18,9 +18,9 @@ from headwater.catalog.definitions import TopicDefinition, define_topic
 from headwater.core.clock import Clock, Microseconds, from_us, to_us
 from headwater.core.errors import ClaimTakenError, UsageError
 from headwater.core.types import TIMESTAMP
-from headwater.events.command_log import made_topic
+from headwater.events.command_log import ensure_own_topic
 from headwater.events.encrypted_state import digest_of
-from headwater.events.event_positions import Places
+from headwater.events.event_positions import KeyOffsets
 from headwater.events.reservations import Claim, Release
 from headwater.log.protocol import Log
 
@@ -46,31 +46,31 @@ class HeldClaim:
     until: Microseconds | None = None
 
 
-class Book:
+class ClaimRegistry:
     """The claims of a workspace, as far as this process has read them."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._places: Places | None = None
+        self._key_offsets: KeyOffsets | None = None
 
     def refresh(self) -> None:
         """Read new claims of other processes."""
-        if self._places is None and TOPIC in self._log.topics():
-            self._places = Places(self._log, self._log.topic(TOPIC), ["claim"])
-        if self._places is not None:
-            self._places.refresh()
+        if self._key_offsets is None and TOPIC in self._log.topics():
+            self._key_offsets = KeyOffsets(self._log, self._log.topic(TOPIC), ["claim"])
+        if self._key_offsets is not None:
+            self._key_offsets.refresh()
 
-    def made(self) -> TopicDefinition:
+    def ensure_topic(self) -> TopicDefinition:
         """Return the topic of the claims, created if missing."""
-        return made_topic(self._log, define_topic(TOPIC, SCHEMA, options={"versioned_by": "claim"}))
+        return ensure_own_topic(self._log, define_topic(TOPIC, SCHEMA, options={"versioned_by": "claim"}))
 
-    def held(self, key: str) -> HeldClaim:
+    def state_of(self, key: str) -> HeldClaim:
         """Return the state of a name."""
-        if self._places is None:
+        if self._key_offsets is None:
             return HeldClaim(0)
-        offsets = self._places.offsets(0, (key,))[-1:]
-        for batch in self._places.records(0, (key,), offsets, ["claim", "holder", "until", "_version"]):
+        offsets = self._key_offsets.offsets(0, (key,))[-1:]
+        for batch in self._key_offsets.records(0, (key,), offsets, ["claim", "holder", "until", "_version"]):
             row = batch.to_pylist()[-1]
             return HeldClaim(
                 row["_version"], row["holder"], None if row["until"] is None else to_us(row["until"])
@@ -88,7 +88,7 @@ class Book:
             _check(one)
             name = f"#{digest_of(self._log.keys, one.name)}" if one.private else one.name
             key = f"{one.kind}/{name}"
-            now = after.get(key) or known.get(key) or self.held(key)
+            now = after.get(key) or known.get(key) or self.state_of(key)
             mine = now.holder == holder
             lapsed = now.until is not None and now.until <= self._clock.now_us()
             if isinstance(one, Release):

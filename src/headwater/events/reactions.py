@@ -70,14 +70,14 @@ class Cause:
 
 
 class ReactionFeed(Protocol):
-    """The input of a reaction. Input that was read and not marked `done` is read again."""
+    """The input of a reaction. Input that was read and not marked `advance` is read again."""
 
     def batches(self, timeout_s: float | None) -> Iterator[tuple[Sequence[Cause], Any]]:
         """Yield new input in order, each batch with the position after it; wait up to `timeout_s` for more, None does not
         wait."""
         ...
 
-    def done(self, position: Any) -> None:
+    def advance(self, position: Any) -> None:
         """Store the position to continue from."""
         ...
 
@@ -110,7 +110,7 @@ class EventFeed:
             if timeout_s is None or not self._log.wait(self._store.topic, ends, timeout_s * 1e3):
                 return
 
-    def done(self, position: Any) -> None:
+    def advance(self, position: Any) -> None:
         """See `ReactionFeed`."""
         self._log.move_cursor(CursorMove(self._store.topic, self._cursor, position))
 
@@ -162,7 +162,7 @@ class ViewFeed:
             tick = table.column("_tick")[0].as_py() if table.num_rows else tick
             yield self._causes(table, tick), tick
 
-    def done(self, position: Any) -> None:
+    def advance(self, position: Any) -> None:
         """See `ReactionFeed`. If another process runs the same reaction, the later position wins."""
         for attempt in range(ATTEMPTS_MAX):
             known = self._log.entries(ENTRY)[self._name]
@@ -214,32 +214,32 @@ class Reaction(Background):
 
     def run(self) -> Reacted:
         """React to all present input."""
-        return self._go(None)
+        return self._react(None)
 
     async def run_async(self) -> Reacted:
         """`run` for an event loop."""
         return await asyncio.to_thread(self.run)
 
     def _step(self, timeout_s: float) -> None:
-        self._go(timeout_s)
+        self._react(timeout_s)
 
-    def _go(self, timeout_s: float | None) -> Reacted:
+    def _react(self, timeout_s: float | None) -> Reacted:
         handled = issued = refused = repeated = 0
         for causes, position in self._feed.batches(timeout_s):
             sends = [send for cause in causes for send in self._sends(cause)]
             for store, some in groupby(sends, key=lambda send: send.store):
-                for came in store.execute_all(some):
+                for outcome in store.execute_all(some):
                     issued += 1
-                    if isinstance(came, Outcome):
-                        repeated += came.repeated
-                    elif isinstance(came, CommandRefusedError):
+                    if isinstance(outcome, Outcome):
+                        repeated += outcome.repeated
+                    elif isinstance(outcome, CommandRefusedError):
                         refused += 1
-                    elif isinstance(came, CommandIdUsedError) and came.command_id.startswith(self._own):
+                    elif isinstance(outcome, CommandIdUsedError) and outcome.command_id.startswith(self._own):
                         # handled before a crash, by another version of the function
                         repeated += 1
                     else:
-                        raise came
-            self._feed.done(position)
+                        raise outcome
+            self._feed.advance(position)
             handled += len(causes)
             if self._stopping.is_set():
                 break

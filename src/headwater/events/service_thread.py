@@ -16,7 +16,7 @@ from headwater.core.errors import HeadwaterError, UsageError
 from headwater.core.faults import Component, Faults
 from headwater.core.parallel import WaitedThread
 
-LOOK_S = 0.5
+STOP_CHECK_S = 0.5
 """Time that a step waits without input before the thread checks whether to stop."""
 RETRY_S = 0.2
 """Pause after a retryable error, such as a full disk; doubled after each further one."""
@@ -90,7 +90,7 @@ class Background(abc.ABC):
         self._component.begin()
         while not self._stopping.is_set():
             try:
-                self._step(LOOK_S)
+                self._step(STOP_CHECK_S)
                 self._component.works()
                 pause_s = RETRY_S
             except Exception as error:  # noqa: BLE001 - `stop` raises it; a thread has no caller
