@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import headwater as hw
 from headwater import BloomFilter
+from tests.raising import raises
 
 
 def made(filters: BloomFilter, *parts: pa.Array) -> bytes:
