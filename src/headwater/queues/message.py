@@ -268,7 +268,7 @@ class Message:
             self.ack()
         else:
             with suppress(LeaseLostError):  # the error that left the block must not be masked
-                self.nack(error=said(error))
+                self.nack(error=error_summary(error))
 
 
 def refuse_final_delay(delay: Span | None, final: bool) -> None:
@@ -288,7 +288,7 @@ def refuse_final_delay(delay: Span | None, final: bool) -> None:
         )
 
 
-def said(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """Return an error's type and message, as a dead letter stores them."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 

@@ -201,7 +201,7 @@ class Queue:
         """Return a row for each active lease, by expiry time, the earliest first."""
         ledger, now = self._ledger(), self.clock.now_us()
         with ledger.locked():
-            held = [(g, g.open & (g.until > now)) for g in ledger.look().leases.values()]
+            held = [(g, g.open & (g.until > now)) for g in ledger.current().leases.values()]
             found = [
                 {
                     "worker": grant.worker,
@@ -289,7 +289,7 @@ class Queue:
     def _refuse_unknown(self, place: int) -> None:
         ledger = self._ledger()
         with ledger.locked():
-            taken = ledger.look().taken.contains(np.array([place]))
+            taken = ledger.current().taken.contains(np.array([place]))
         if not taken[0]:
             raise MessageNotFoundError(
                 f"message {shown(place)} of queue {self.name!r} was never delivered",
@@ -304,7 +304,7 @@ class Queue:
             return
         ledger = self._ledger()
         with ledger.locked():
-            grant = ledger.look().holder(int(lost[0]))
+            grant = ledger.current().holder(int(lost[0]))
         holder = None if grant is None else grant.worker
         names = [shown(place) for place in lost.tolist()]
         which = f"message {names[0]}" if len(names) == 1 else f"{len(names)} messages (first: {names[0]})"
