@@ -96,7 +96,7 @@ def test_two_services_answer_each_call_once(tmp_path: Path) -> None:
         assert asking.log.partitions("pay_replies")[0].rows == 20
 
 
-def test_what_is_no_request_is_refused(ws: hw.Workspace) -> None:
+def test_an_invalid_request_is_refused(ws: hw.Workspace) -> None:
     with raises(hw.UsageError, argument="request", value={"amount": 1}):
         ws.call("pay", {"amount": 1})
     with raises(hw.UsageError, argument="call_id", value=""):
@@ -193,7 +193,7 @@ def test_what_may_pass_keeps_neither_the_replies_before_it_nor_the_call(ws: hw.W
     assert served == [0, 1, 1, 1, 2]
 
 
-def test_a_reply_that_is_no_such_class_is_said(ws: hw.Workspace) -> None:
+def test_a_reply_that_does_not_fit_its_class_is_an_error(ws: hw.Workspace) -> None:
     service = serving(ws)
     with pytest.raises(hw.LogTimeoutError):
         ws.call("pay", Pay("a", 1), 0, call_id="1")

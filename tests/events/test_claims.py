@@ -70,7 +70,7 @@ def fold(user: User, event: Registered | Left) -> User:
 users = Aggregate("user", decide, fold)
 
 
-def test_a_name_is_taken_once_and_again_when_it_was_let_go(ws: hw.Workspace) -> None:
+def test_a_name_is_taken_once_and_again_when_it_was_released(ws: hw.Workspace) -> None:
     store = ws.store(users)
     store.execute("1", Register("ada"))
     with raises(hw.ClaimTakenError, kind="user name", name="ada", holder="user/1", until=None):
@@ -146,7 +146,7 @@ def test_of_processes_that_want_the_same_name_one_gets_it(tmp_path: Path) -> Non
         assert ws.log.partitions("user")[0].rows == ws.log.partitions("_claims")[0].rows == len(wanted)
 
 
-def test_what_is_no_name_is_refused(ws: hw.Workspace) -> None:
+def test_an_invalid_claim_is_refused(ws: hw.Workspace) -> None:
     store = ws.store(users)
     with raises(hw.UsageError, reason="invalid-claim"):
         store.execute("1", Register(7))  # type: ignore[arg-type]

@@ -221,7 +221,7 @@ def test_a_step_that_fails_is_named(tmp_path: Path) -> None:
         ([], {"function": "fold", "reason": "not-annotated"}),
     ],
 )
-def test_classes_that_are_no_topic_are_refused(events: list[type], facts: dict[str, str]) -> None:
+def test_classes_that_cannot_be_columns_are_refused(events: list[type], facts: dict[str, str]) -> None:
     with hw.open("memory:") as ws:
         with raises(hw.SchemaError, **facts):
             ws.store(noting(*events))
@@ -257,7 +257,7 @@ def test_an_aggregate_without_annotations_or_a_beginning_is_refused() -> None:
         Aggregate("x", decide, takes, events=[made("A", n=int)])
 
 
-def test_events_that_are_none_of_its_own_are_refused() -> None:
+def test_events_of_other_aggregates_are_refused() -> None:
     with hw.open("memory:") as ws:
         store = ws.store(noting(made("A", n=int)))
         with raises(hw.UsageError, aggregate="note", event="text"):

@@ -101,7 +101,7 @@ def test_an_index_of_a_log_that_was_longer_is_not_believed(tmp_path: Path) -> No
         assert places.offsets(0, ("k5",)).tolist() == [0]
 
 
-def test_files_of_another_log_are_found_out_and_made_anew(tmp_path: Path) -> None:
+def test_files_of_another_log_are_detected_and_rebuilt(tmp_path: Path) -> None:
     """After a loss of power a log that was left to the operating system may be shorter, and go on with other events."""
     with hw.open(tmp_path / "one") as ws:
         store = ws.store(accounts)

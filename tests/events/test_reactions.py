@@ -122,7 +122,7 @@ def test_names_as_long_as_they_may_be_are_reacted_to(ws: hw.Workspace) -> None:
     assert store.load(name).state.balance == 1
 
 
-def test_in_the_background_what_may_pass_is_tried_again_and_what_does_not_is_told(
+def test_in_the_background_retryable_errors_are_retried_and_others_reported(
     ws: hw.Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, tried = ws.store(accounts), threading.Semaphore(0)

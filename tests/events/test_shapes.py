@@ -109,7 +109,7 @@ def test_a_type_is_a_column(hint: Any, column: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("hint", [object, Any, int | str, list, complex, Literal[1, "a"]])
-def test_a_type_that_is_no_column_is_refused(hint: Any) -> None:
+def test_a_type_that_cannot_be_a_column_is_refused(hint: Any) -> None:
     with raises(hw.SchemaError, type=hint.__name__ if isinstance(hint, type) else str(hint)):
         shape_of(hint)
 

@@ -58,7 +58,7 @@ def test_deleting_them_changes_nothing_but_the_work(tmp_path: Path) -> None:
     with hw.open(tmp_path) as ws:
         ws.store(counted).snapshots.clear()
     assert loaded(tmp_path) == (2 * EVERY, Account(balance=2 * EVERY))
-    assert loaded(tmp_path) == (0, Account(balance=2 * EVERY))  # it was taken anew
+    assert loaded(tmp_path) == (0, Account(balance=2 * EVERY))  # a new snapshot was taken
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 40, None])

@@ -175,7 +175,7 @@ def test_the_loser_of_a_race_decides_again_on_the_new_state(tmp_path: Path) -> N
         assert yours.load("a").state.balance == 1
 
 
-def test_who_always_loses_is_told_after_a_bounded_number_of_times(
+def test_a_command_that_always_loses_fails_after_a_bounded_number_of_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command_loop, "ATTEMPTS_MAX", 3)
@@ -272,7 +272,7 @@ def test_events_are_rows_that_sql_reads_like_any_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", None, 7, "x" * 501, "\ud800"])
-def test_an_id_that_is_none_is_refused(store: Accounts, bad: object) -> None:
+def test_an_invalid_id_is_refused(store: Accounts, bad: object) -> None:
     with raises(hw.UsageError, argument="aggregate_id", value=bad):
         store.execute(bad, Deposit(1))  # type: ignore[arg-type]
     if bad is not None:
@@ -322,7 +322,7 @@ def test_an_aggregate_is_tested_without_a_store() -> None:
         accounts.decide(state, Withdraw(6))
 
 
-def test_a_value_that_has_no_form_in_a_row_is_told_to_its_command_alone(tmp_path: Path) -> None:
+def test_a_value_that_has_no_form_in_a_row_is_reported_to_its_command_alone(tmp_path: Path) -> None:
     with hw.open(tmp_path) as ws:
         store = ws.store(paints)
         good, bad = store.execute_all([store.send("a", Paint(Color.RED)), store.send("a", Paint("mauve"))])  # type: ignore[arg-type]
@@ -338,7 +338,7 @@ def test_every_export_of_the_station_resolves(name: str) -> None:
     assert name in dir(hw.events)
 
 
-def test_a_text_that_no_column_holds_is_told_to_its_command_alone(store: Accounts) -> None:
+def test_a_text_that_no_column_holds_is_reported_to_its_command_alone(store: Accounts) -> None:
     odd = store.send("a", Withdraw(9), command_id="w")
     sends = [store.send("a", Deposit(1), command_id="d"), replace(odd, command=Open("\ud800")), odd]
     good, bad, refused = store.execute_all(sends)

@@ -231,7 +231,7 @@ def test_partitions_take_turns_and_every_message_comes_once(ws: hw.Workspace, ke
     assert {message % 50 for message in found[:450]} == set(range(50))
 
 
-def test_a_queue_begins_where_it_is_told_to(ws: hw.Workspace) -> None:
+def test_a_queue_begins_at_its_start_position(ws: hw.Workspace) -> None:
     outbox(ws)
     queue = ws.queue("emails", topic="outbox", start="latest")
     assert not queue.receive()
@@ -425,7 +425,7 @@ def test_stopping_hands_back_what_no_handler_has_seen(tmp_path: Path) -> None:
         assert [message.deliveries for message in queue.receive(6)] == [1] * 5
 
 
-def test_a_fault_of_the_program_ends_the_work_and_is_told(
+def test_a_fault_of_the_program_ends_the_work_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hw.open(tmp_path / "ws") as ws:

@@ -1,6 +1,6 @@
 """What `changes` tells adds up: to the contents at every tick, and to the difference of any two that follow each other.
 
-And a follower is told when it cannot go on: when the view was built anew, or is not the one that it followed.
+And a subscription fails when it cannot go on: when the view was rebuilt, or is not the one that it followed.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def test_views_above_one_that_is_replaced_follow_it_through_the_switch(
 
 
 def test_a_view_over_one_that_changes_at_once_follows_it(ws: Workspace) -> None:
-    """The lower one is built anew within a tick: the upper one takes in the difference and goes on."""
+    """The lower one is rebuilt within a tick: the upper one takes in the difference and goes on."""
     ws.sql("CREATE MATERIALIZED VIEW low AS SELECT a, b FROM t WHERE b > 2")
     ws.sql("CREATE MATERIALIZED VIEW high AS SELECT count(*) AS n, sum(b) AS b FROM low")
     ws.run()
@@ -215,7 +215,7 @@ def test_a_view_over_one_that_changes_at_once_follows_it(ws: Workspace) -> None:
         ws.view("low").changes(2)
 
 
-def test_a_follower_of_a_view_that_was_dropped_and_made_again_is_told(ws: Workspace) -> None:
+def test_changes_of_a_view_that_was_dropped_and_created_again_cannot_be_followed(ws: Workspace) -> None:
     ws.sql("DROP VIEW sums")
     gone = ws.run()
     ws.sql("CREATE MATERIALIZED VIEW sums AS SELECT a, sum(b) + 1 AS b FROM t GROUP BY a")

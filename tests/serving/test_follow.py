@@ -144,7 +144,9 @@ def test_a_view_that_is_made_while_it_is_followed_comes_when_it_is_live(ws: Work
     assert not from_first.snapshot, "it was told that there was nothing before"
 
 
-def test_one_that_falls_behind_is_told_where_to_go_on(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_falls_behind_fails_with_the_tick_to_continue_from(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tick_engine, "TICKS_KEPT", 3)
     monkeypatch.setattr(tick_engine, "TICKS_KEPT_MAX", 3)
     monkeypatch.setattr(tick_engine, "COLLECT_EVERY_TICKS", 1)
@@ -168,7 +170,7 @@ def test_one_that_falls_behind_is_told_where_to_go_on(ws: Workspace, monkeypatch
     assert not lenient.snapshot
 
 
-def test_one_whose_view_is_built_anew_learns_of_it(ws: Workspace) -> None:
+def test_one_whose_view_is_rebuilt_fails(ws: Workspace) -> None:
     order(ws, 1, 1)
     ws.run()
     strict = ws.view("revenue").changes(follow=True, timeout=0)
@@ -219,7 +221,7 @@ def following_ticks(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
     return ws.run
 
 
-def test_one_whose_view_is_stopped_or_dropped_is_told(ws: Workspace) -> None:
+def test_one_whose_view_is_stopped_or_dropped_fails(ws: Workspace) -> None:
     ws.sql("CREATE MATERIALIZED VIEW share AS SELECT id, 10 DIV amount AS share FROM orders")
     ws.sql("CREATE MATERIALIZED VIEW gone AS SELECT id FROM orders")
     order(ws, 1, 5)

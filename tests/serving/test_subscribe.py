@@ -147,7 +147,7 @@ def test_what_it_holds_is_bounded(ws: Workspace) -> None:
     assert rows[0] == rows[1], "what failed leaves nothing behind"
 
 
-def test_when_a_view_below_is_built_anew_it_begins_again(ws: Workspace) -> None:
+def test_when_a_view_below_is_rebuilt_it_begins_again(ws: Workspace) -> None:
     order(ws, 1, 10)
     ws.run()
     subscription = ws.subscribe("SELECT * FROM large", timeout=0)
@@ -252,7 +252,7 @@ def test_a_topic_that_no_view_reads_is_refused_with_what_works(tmp_path: Path, s
         assert next(subscription).snapshot
 
 
-def test_one_over_a_view_that_stops_or_goes_is_told(ws: Workspace) -> None:
+def test_one_over_a_view_that_is_stopped_or_dropped_fails(ws: Workspace) -> None:
     ws.sql("CREATE MATERIALIZED VIEW share AS SELECT id, 10 DIV amount AS share FROM orders")
     order(ws, 1, 5)
     ws.run()

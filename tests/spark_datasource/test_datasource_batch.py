@@ -80,7 +80,7 @@ def test_every_type_goes_to_spark_and_back_unchanged(spark: "SparkSession", shop
     assert second.schema == first.schema
 
 
-def test_a_read_is_split_among_tasks_and_begins_where_it_is_told(
+def test_a_read_is_split_among_tasks_and_begins_at_its_start_position(
     spark: "SparkSession", shop: hw.Workspace
 ) -> None:
     topic = shop.topic("clicks", "n BIGINT, s STRING", partitions=2)

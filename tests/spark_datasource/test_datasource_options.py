@@ -45,7 +45,7 @@ def test_names_of_options_ignore_case() -> None:
         ("2026-01-31", datetime(2026, 1, 31)),
     ],
 )
-def test_a_read_begins_where_it_is_told_to(text: str, start: object) -> None:
+def test_a_read_begins_at_its_start_position(text: str, start: object) -> None:
     assert read_settings({**PLACE, "starting": text}).starting == start
 
 

@@ -34,12 +34,12 @@ def source(ws: hw.Workspace, **options: str) -> HeadwaterDataSource:
 
 
 def stream_writer(ws: hw.Workspace) -> TopicStreamWriter:
-    """Made anew for each step, as Spark does in each of its processes."""
+    """Created for each step, as Spark does in each of its processes."""
     return source(ws).streamWriter(COLUMNS, overwrite=False)
 
 
 def stage(ws: hw.Workspace, *numbers: int, query: str | None = "q", batch: int = 0) -> StagedRows:
-    """What a task does; which query it is of is told by its Spark."""
+    """What a task does; Spark passes the query that it belongs to."""
     staged = stream_writer(ws).write(batches(*numbers))
     return dataclasses.replace(staged, query=query, batch=str(batch))
 

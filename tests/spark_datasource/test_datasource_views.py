@@ -146,7 +146,7 @@ def test_a_stream_may_begin_with_what_is_new_or_after_a_tick(shop: hw.Workspace)
 
 
 @pytest.mark.slow
-def test_a_stream_that_fell_behind_is_told_the_first_tick_there_is(shop: hw.Workspace) -> None:
+def test_a_stream_that_fell_behind_fails_with_the_first_available_tick(shop: hw.Workspace) -> None:
     reader = stream(shop)
     begin = reader.initialOffset()
     at = reader.latestOffset(begin, ALL)
@@ -163,7 +163,7 @@ def test_a_stream_that_fell_behind_is_told_the_first_tick_there_is(shop: hw.Work
 
 
 @pytest.mark.slow
-def test_a_view_that_was_built_anew_stops_its_streams(shop: hw.Workspace) -> None:
+def test_a_view_that_was_rebuilt_stops_its_streams(shop: hw.Workspace) -> None:
     reader = stream(shop)
     at = reader.latestOffset(reader.initialOffset(), ALL)
     shop.view("revenue").rebuild()

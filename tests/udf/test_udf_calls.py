@@ -129,7 +129,7 @@ def test_a_process_that_declares_the_same_functions_goes_on_where_another_left(
         table.change(ws)
         ws.run()
         holds(ws, "doubled", VIEWS["doubled"][1](list(table.rows.values())))
-        assert ws.view("doubled").changes(since=built).num_rows  # it was not built anew: its changes go on
+        assert ws.view("doubled").changes(since=built).num_rows  # it was not rebuilt: its changes go on
         assert ws.verify().ok
 
 
@@ -169,7 +169,7 @@ def test_a_process_without_the_code_stops_that_view_alone_and_says_what_to_decla
         holds(ws, "doubled", [(1, 4.0), (2, 6.0)])
 
 
-def test_another_version_builds_the_views_that_use_it_anew_and_no_others(
+def test_another_version_rebuilds_the_views_that_use_it_and_no_others(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     with open_items(tmp_path, spark) as ws:
@@ -196,7 +196,7 @@ def test_code_of_another_version_does_not_run(tmp_path: Path, spark: SparkSessio
         old.run()
         new.function("twice", lambda x: pc.multiply(x, 20.0), returns="DOUBLE", version=2)
         assert "this one has version 1" in old.run().stopped["doubled"]
-        assert new.run().stopped == {}  # it has the code, and so the view is built anew
+        assert new.run().stopped == {}  # it has the code, and so the view is rebuilt
         holds(new, "doubled", [(1, 40.0)])
 
 
