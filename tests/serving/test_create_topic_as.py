@@ -22,6 +22,7 @@ from headwater.serving.create_topic_as import QueryRows
 from headwater.sql import statements as s
 from headwater.sql.parser import parse
 from headwater.testing import Crash, FaultyStorage
+from tests.raising import raises
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -161,7 +162,7 @@ def test_what_is_there_already_is_treated_as_by_any_create(shop: hw.Workspace) -
     with pytest.raises(hw.TopicExistsError) as other:
         shop.sql("CREATE TOPIC copy AS SELECT url FROM clicks")
     assert other.value.difference == ["- user BIGINT", "+ url STRING"]
-    with pytest.raises(hw.TopicExistsError, match="only a topic without records is replaced"):
+    with raises(hw.TopicExistsError, topic="copy", difference=["- user BIGINT", "+ url STRING"]):
         shop.sql("CREATE OR REPLACE TOPIC copy AS SELECT url FROM clicks")
     assert len(rows(shop, "copy")) == 25
     shop.sql("CREATE OR REPLACE TOPIC empty AS SELECT id FROM customers")

@@ -314,7 +314,7 @@ def test_wrong_arguments_are_refused(ws: Workspace) -> None:
         view.changes(-1, follow=True)
     with raises(UsageError, argument="timeout", value=-1):
         view.changes(follow=True, timeout=-1)
-    with raises(UsageError):
+    with raises(UsageError, reason="not-following"):
         view.changes(0, timeout=1)  # type: ignore[call-overload]
 
 

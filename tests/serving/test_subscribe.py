@@ -221,7 +221,7 @@ def test_a_column_that_is_added_to_a_topic_changes_nothing(ws: Workspace) -> Non
 
 def test_what_cannot_be_kept_is_refused_as_in_a_view(ws: Workspace) -> None:
     ws.run()
-    with pytest.raises(StatementError):
+    with raises(StatementError, reason="limit-without-order"):
         ws.subscribe("SELECT * FROM revenue LIMIT 3")
     with pytest.raises(StatementError):
         ws.subscribe("SELECT * FROM nothing_there")
