@@ -54,7 +54,7 @@ def test_nobody_but_the_queue_makes_writes_or_drops_them(ws: hw.Workspace) -> No
             write()
     with raises(hw.SchemaError, topic="other.dead"):
         ws.topic("other.dead", "id BIGINT")
-    with raises(hw.StatementError, view="emails", reason="part-of-queue"):
+    with raises(hw.StatementError, reason="part-of-queue", view="emails"):
         ws.sql("DROP TOPIC emails.dead")
     with raises(hw.UsageError, topic="emails.dead"):
         ws.excise("emails.dead", "offset = 0")

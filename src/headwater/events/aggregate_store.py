@@ -286,12 +286,13 @@ class Store(Generic[S, C, E]):
 
     def _unknown(self, aggregate_id: str, when: datetime | None = None) -> AggregateNotFoundError:
         by_then = "" if when is None else f" up to {timestamp(when)}"
+        facts: dict[str, Any] = {} if when is None else {"at": when}
         return AggregateNotFoundError(
             f"aggregate {aggregate_id!r} of {self.aggregate.name!r} has no events{by_then}",
             hint="check the id; an aggregate begins with the first command that is executed on it",
             topic=self.topic,
             aggregate_id=aggregate_id,
-            **({} if when is None else {"at": when}),
+            **facts,
         )
 
 
