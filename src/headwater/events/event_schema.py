@@ -43,7 +43,7 @@ OWN = (
     pa.field("meta", META, nullable=False),
 )
 OWN_NAMES = tuple(field.name for field in OWN)
-HIDDEN = ("_offset", "_appended_at", "_version")
+METADATA_COLUMNS = ("_offset", "_appended_at", "_version")
 ALTER_ATTEMPTS_MAX = 20
 NOTHING_PRIVATE: Mapping[str, str] = {}
 
@@ -139,7 +139,7 @@ class EventLayout:
     def recorded(
         self, topic: TopicDefinition, partition: int, batch: pa.RecordBatch
     ) -> Iterator[Recorded[Any]]:
-        """Yield the events of a batch, which has all columns of the topic and `HIDDEN`."""
+        """Yield the events of a batch, which has all columns of the topic and `METADATA_COLUMNS`."""
         stories = zip(batch.column("aggregate_id").to_pylist(), batch.column("meta").to_pylist(), strict=True)
         for placed, (aggregate_id, meta) in zip(self.placed(topic, batch), stories, strict=True):
             yield Recorded(
@@ -345,4 +345,4 @@ def _moment(at_us: int) -> datetime:
 
 def all_columns(topic: TopicDefinition) -> Sequence[str]:
     """Return the columns of a topic that `EventLayout.recorded` needs."""
-    return [*topic.schema.names, *HIDDEN]
+    return [*topic.schema.names, *METADATA_COLUMNS]
