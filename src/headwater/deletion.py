@@ -135,8 +135,9 @@ class Deletions:
         text, who, why = subject_text(subject), _who(by), _why(reason)
         if text == CLAIMS:
             raise UsageError(
-                f"{text!r} is no subject: by its key names are compared that several claim",
-                hint="forget who has claimed one",
+                f"{text!r} cannot be forgotten: its key serves to compare claimed names, of many subjects",
+                hint="forget the subject that claimed a name",
+                subject=text,
             )
         try:
             # also for dropped topics: a copy elsewhere may have their records

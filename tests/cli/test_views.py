@@ -313,7 +313,7 @@ def test_names_that_are_not_there_are_answered_with_what_was_probably_meant(run:
     for statement, hint in {
         "SELECT * FROM ordres": "did you mean orders?",
         "CREATE MATERIALIZED VIEW v AS SELECT * FROM revenu": "did you mean revenue?",
-        "EXPLAIN SELECT * FROM nothing_like_it": "there are: average, customers, orders, revenue",
+        "EXPLAIN SELECT * FROM nothing_like_it": "existing topics and views: average, customers, orders, revenue",
     }.items():
         said = run("sql", statement, status=2).stderr
         assert said.startswith("error: there is no topic or view ")

@@ -20,6 +20,7 @@ from headwater.core.clock import ManualClock
 from headwater.core.settings import LogSettings
 from headwater.spark_datasource.datasource import HeadwaterDataSource
 from headwater.testing import Crash
+from tests.raising import raises
 
 pytestmark = pytest.mark.slow
 
@@ -184,9 +185,8 @@ def test_an_older_copy_forgets_again_before_anything_is_readable(open_ws: Open, 
     shutil.copytree(tmp_path / "copy", tmp_path / "ws")
 
     by_ip = HeadwaterDataSource({"workspace": str(tmp_path / "ws"), "view": "by_ip"})
-    with pytest.raises(
-        hw.ViewUnavailableError, match="does not know it yet"
-    ):  # nor by who opens no workspace
+    # nor by a reader that opens no workspace
+    with raises(hw.ViewUnavailableError, view="by_ip", reason="forgetting-pending"):
         by_ip.reader(by_ip.schema()).partitions()
     ws = open_ws()
     assert holding(tmp_path / "ws", "ip-1-secret") + holding(tmp_path / "ws", "mail-1-secret") == []

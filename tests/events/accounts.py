@@ -1,4 +1,4 @@
-"""The aggregate that most tests of the station use: an account that is opened, paid into and drawn from."""
+"""The aggregate that most tests of event sourcing use: an account that is opened, paid into and drawn from."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 
 import headwater as hw
 from headwater.events import event_positions as module
-from headwater.events.event_positions import Places
+from headwater.events.event_positions import KeyOffsets
 from headwater.log import key_index
 from headwater.log.key_index import PartitionIndex
 from headwater.log.routing import partition_of_key
@@ -41,7 +41,7 @@ def test_it_is_a_dict_of_offsets(tmp_path: Path, seed: int, kept: bool, is_inter
     folder = tmp_path / "index" if kept else None
     with hw.open(tmp_path / "ws") as ws:
         topic = ws.topic("t", "k STRING NOT NULL, n BIGINT", versioned_by="k", partitions=2)
-        places = Places(ws.log, topic.definition, ["k"], folder)
+        places = KeyOffsets(ws.log, topic.definition, ["k"], folder)
         for _ in range(40):
             rows = [{"k": f"k{chance.randint(0, 30)}", "n": n} for n in range(chance.choice([1, 3, 40]))]
             for partition, (first, _) in topic.append(rows).positions["t"].items():
@@ -53,7 +53,7 @@ def test_it_is_a_dict_of_offsets(tmp_path: Path, seed: int, kept: bool, is_inter
                     interrupted(noted, chance, module) if chance.random() < often else noted()
             if chance.random() < 0.1:
                 places.close()
-                places = Places(ws.log, topic.definition, ["k"], folder)
+                places = KeyOffsets(ws.log, topic.definition, ["k"], folder)
             while chance.random() < often:
                 interrupted(places.refresh, chance, module)
             places.refresh()
@@ -79,14 +79,14 @@ def test_the_files_are_one_process_s_and_the_others_do_without(tmp_path: Path) -
     with hw.open(tmp_path / "ws") as ws:
         topic = ws.topic("t", "k STRING NOT NULL", versioned_by="k")
         topic.append([{"k": f"k{n % 40}"} for n in range(400)])
-        one = Places(ws.log, topic.definition, ["k"], tmp_path / "index")
-        two = Places(ws.log, topic.definition, ["k"], tmp_path / "index")
+        one = KeyOffsets(ws.log, topic.definition, ["k"], tmp_path / "index")
+        two = KeyOffsets(ws.log, topic.definition, ["k"], tmp_path / "index")
         for places in (one, two):
             places.refresh()
             assert places.offsets(0, ("k7",)).tolist() == list(range(7, 400, 40))
         assert list((tmp_path / "index").glob("*.keys"))
         one.close()
-        again = Places(ws.log, topic.definition, ["k"], tmp_path / "index")
+        again = KeyOffsets(ws.log, topic.definition, ["k"], tmp_path / "index")
         assert again.offsets(0, ("k7",)).tolist() == list(range(7, 400, 40))  # nothing was read
 
 
@@ -96,12 +96,12 @@ def test_an_index_of_a_log_that_was_longer_is_not_believed(tmp_path: Path) -> No
     with hw.open(tmp_path / "ws") as ws:
         topic = ws.topic("t", "k STRING NOT NULL", versioned_by="k")
         topic.append([{"k": "k5"}])
-        places = Places(ws.log, topic.definition, ["k"], tmp_path / "index")
+        places = KeyOffsets(ws.log, topic.definition, ["k"], tmp_path / "index")
         places.refresh()
         assert places.offsets(0, ("k5",)).tolist() == [0]
 
 
-def test_files_of_another_log_are_found_out_and_made_anew(tmp_path: Path) -> None:
+def test_files_of_another_log_are_detected_and_rebuilt(tmp_path: Path) -> None:
     """After a loss of power a log that was left to the operating system may be shorter, and go on with other events."""
     with hw.open(tmp_path / "one") as ws:
         store = ws.store(accounts)

@@ -167,7 +167,8 @@ def test_it_prints_as_a_page(shop: Workspace) -> None:
     assert "\n\nthrough 1 row of revenue\n" in said
     assert "\n\nfrom 2 records of orders\n" in said
     assert max(map(len, said.splitlines())) <= 120
-    assert "from no record" in str(shop.view("fixed").why({"id": 1}))
+    fixed = shop.view("fixed").why({"id": 1})
+    assert (len(fixed.records), len(fixed.remarks)) == (0, 1)
 
 
 def test_a_key_names_columns_or_goes_by_those_that_the_view_is_arranged_by(shop: Workspace) -> None:
@@ -195,7 +196,7 @@ def ws(spark: Any, tmp_path: Path) -> Iterator[Workspace]:
         yield workspace
 
 
-def test_the_tick_is_told_that_last_changed_what_the_key_finds(ws: Workspace, spark: Any) -> None:
+def test_the_tick_that_last_changed_the_rows_of_a_key_is_reported(ws: Workspace, spark: Any) -> None:
     ws.sql("""
         CREATE TOPIC t (k BIGINT, n BIGINT);
         CREATE MATERIALIZED VIEW v AS SELECT k, sum(n) AS n FROM t GROUP BY k;
@@ -213,7 +214,7 @@ def test_the_tick_is_told_that_last_changed_what_the_key_finds(ws: Workspace, sp
     ws._views.store.collect(2, ())
     why = ws.view("v").why(2)
     assert (why.changed_tick, why.kept_from) == (None, 4)
-    assert "last changed before tick 4" in str(why)
+    assert "tick 4" in why.changed
     with hw.open(ws.path, spark=spark, settings=SETTINGS) as again:
         assert again.view("v").why(3).changed_tick == 4
         check(again.view("w").why({"k": 2}))
@@ -233,14 +234,14 @@ def test_records_that_were_removed_are_said_to_be(ws: Workspace) -> None:
     assert check(ws.view("v").why(3)).complete
     why = ws.view("v").why(1, as_of=1)
     assert (why.complete, why.records["t"].column("k").to_pylist()) == (False, [2])
-    assert "records were removed since" in str(why)
-    with pytest.raises(hw.GapError, match="the records that this row of view 'v' comes from were removed"):
+    assert len(why.remarks) == 1
+    with raises(hw.GapError, view="v", tick=1):
         ws.view("v").why(2, as_of=1)
 
 
 def test_a_view_that_is_no_part_of_the_tick_raises_what_reading_it_raises(ws: Workspace) -> None:
     ws.sql("CREATE TOPIC t (n BIGINT); CREATE MATERIALIZED VIEW v AS SELECT 10 DIV n AS n FROM t")
-    with pytest.raises(hw.ViewUnavailableError, match="no tick was made yet"):
+    with raises(hw.ViewUnavailableError, view="v", status="backfilling", tick=None):
         ws.view("v").why(1)
     ws.topic("t").append([{"n": 10}])
     ws.run()

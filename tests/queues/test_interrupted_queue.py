@@ -48,7 +48,7 @@ def test_whatever_is_interrupted_the_state_is_that_of_the_log(seed: int, in_orde
         act = partial(settle, held.pop()) if held and chance.random() < 0.6 else receive
         interrupted(act, chance, headwater.queues) if chance.random() < 0.6 else act()
         clock.advance(chance.choice(["0 s", "1 s", "11 s"]))
-        mine, fresh = (each.of("work").look() for each in (queue._ledgers, Ledgers(log, clock)))
+        mine, fresh = (each.of("work").current() for each in (queue._ledgers, Ledgers(log, clock)))
         assert queue_checkpoint.encode(mine) == queue_checkpoint.encode(fresh)
     while len(rest := queue.receive(10, wait=0)):
         queue.ack(rest)

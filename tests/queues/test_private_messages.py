@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 import headwater as hw
 from headwater.core.clock import ManualClock
 from headwater.queues import queue_checkpoint
 from headwater.queues import queue_client as ledger_module
 from headwater.queues.queue import Queue
 from headwater.queues.queue_client import Ledgers
+from tests.raising import raises
 
 COLUMNS = "id BIGINT NOT NULL, text STRING, email STRING"
 
@@ -94,7 +93,7 @@ def test_a_dead_message_is_replayed_with_its_private_values_until_they_are_forgo
 
 def test_a_queue_does_not_go_by_private_columns(ws: hw.Workspace) -> None:
     outbox(ws)
-    with pytest.raises(hw.SchemaError, match="it is private"):
+    with raises(hw.SchemaError, column="email", reason="private-column"):
         ws.queue("emails", topic="outbox", key="email")
 
 

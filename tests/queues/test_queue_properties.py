@@ -167,7 +167,7 @@ class Play:
 
     def resolve(self) -> None:
         """What a dead process had under way was done as a whole or not at all: the log says which."""
-        state = self.opened("a")._ledger().look()
+        state = self.opened("a")._ledger().current()
         leased = {
             int(place): (grant.worker, int(until), int(times))
             for grant in state.leases.values()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 import headwater as hw
 
@@ -79,7 +80,7 @@ def test_every_type_goes_to_spark_and_back_unchanged(spark: "SparkSession", shop
     assert second.schema == first.schema
 
 
-def test_a_read_is_split_among_tasks_and_begins_where_it_is_told(
+def test_a_read_is_split_among_tasks_and_begins_at_its_start_position(
     spark: "SparkSession", shop: hw.Workspace
 ) -> None:
     topic = shop.topic("clicks", "n BIGINT, s STRING", partitions=2)
@@ -150,7 +151,7 @@ def test_a_batch_write_with_a_sequence_is_made_once(spark: "SparkSession", shop:
 
 def test_a_bad_row_is_named_and_nothing_is_written(spark: "SparkSession", shop: hw.Workspace) -> None:
     shop.topic("clicks", "id INT")
-    with pytest.raises(Exception, match=r"column 'id' of row 2 for topic 'clicks' is 3000000000") as caught:
+    with pytest.raises(PySparkException) as caught:
         writer(
             spark.range(2_999_999_998, 3_000_000_001, 1, 1).selectExpr(
                 "id - CASE WHEN id < 3000000000 THEN 2999999998 ELSE 0 END AS id"
@@ -158,7 +159,7 @@ def test_a_bad_row_is_named_and_nothing_is_written(spark: "SparkSession", shop: 
             shop,
             "clicks",
         ).save()
-    assert "nothing of this write was written" in str(caught.value)
+    assert all(fact in str(caught.value) for fact in ("'id'", "row 2", "'clicks'", "3000000000"))
     assert contents(shop, "clicks") == []
     assert staged(shop) == []
 
@@ -166,17 +167,19 @@ def test_a_bad_row_is_named_and_nothing_is_written(spark: "SparkSession", shop: 
 def test_a_read_that_cannot_be_is_refused_in_our_words(spark: "SparkSession", shop: hw.Workspace) -> None:
     shop.topic("clicks", "id BIGINT")
     place = str(shop.path)
-    with pytest.raises(Exception, match="there is no topic 'klicks'"):
+    with pytest.raises(PySparkException) as no_topic:
         read(spark, shop, "klicks")
-    with pytest.raises(Exception, match="topic 'clicks' has no column 'nix'"):
+    assert "topic 'klicks'" in str(no_topic.value)
+    with pytest.raises(PySparkException) as no_column:
         read(spark, shop, "clicks", columns="id, nix")
-    with pytest.raises(Exception, match="option topic is missing"):
+    assert "column 'nix'" in str(no_column.value)
+    with pytest.raises(PySparkException) as no_option:
         spark.read.format("headwater").option("workspace", place).load()
+    assert "option topic" in str(no_option.value)
     chosen = spark.read.schema("id STRING").format("headwater").option("workspace", place)
-    with pytest.raises(
-        Exception, match="column 'id' of topic 'clicks' is read as id BIGINT, not as id STRING"
-    ):
+    with pytest.raises(PySparkException) as other_type:
         chosen.option("topic", "clicks").load().collect()
+    assert all(fact in str(other_type.value) for fact in ("id BIGINT", "id STRING"))
 
 
 def test_it_can_be_registered_by_hand_too(spark: "SparkSession", shop: hw.Workspace) -> None:

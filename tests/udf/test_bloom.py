@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import headwater as hw
 from headwater import BloomFilter
+from tests.raising import raises
 
 
 def made(filters: BloomFilter, *parts: pa.Array) -> bytes:
@@ -99,13 +100,13 @@ def test_a_filter_is_as_large_as_it_must_be_and_travels() -> None:
     assert filters.of == "BIGINT"
     assert 1_200 <= filters.bits // 8 <= 1_330
     assert pickle.loads(pickle.dumps(filters)) == filters
-    with pytest.raises(ValueError, match="made by another declaration"):
+    with pytest.raises(ValueError, match=str(filters.bits)):
         filters.may_have(pa.array([b"1"]), pa.array([1]))
 
 
 @pytest.mark.parametrize(("items", "rate"), [(0, 0.1), (10, 0.0), (10, 1.0), (10**9, 0.01)])
 def test_impossible_filters_are_refused(items: int, rate: float) -> None:
-    with pytest.raises(hw.UsageError):
+    with raises(hw.UsageError, items=items, rate=rate):
         BloomFilter("BIGINT", items, rate)
 
 

@@ -14,15 +14,15 @@ from typing import Any, Generic, TypeVar
 
 from headwater.core.arguments import whole_number
 from headwater.core.clock import Clock, from_us, timestamp, to_us
-from headwater.core.errors import AggregateNotFoundError, HeadwaterError, UsageError
+from headwater.core.errors import AggregateNotFoundError, HeadwaterError, UsageError, shown
 from headwater.core.group_commit import GroupCommit, Limits
 from headwater.core.storage import Storage
 from headwater.events.aggregates import SUBJECT, Aggregate
-from headwater.events.code_fingerprint import print_of
+from headwater.events.code_fingerprint import fingerprint_of
 from headwater.events.command_loop import CommandLoop, EventIndexes, PendingCommand
-from headwater.events.encrypted_state import Forgettings, Sealing
-from headwater.events.envelope import NOTHING_SAID, Context, History, Loaded, Outcome, Recorded, Step
-from headwater.events.event_positions import Places
+from headwater.events.encrypted_state import ForgottenSubjects, StateEncryption
+from headwater.events.envelope import NO_CONTEXT, Context, History, Loaded, Outcome, Recorded, Step
+from headwater.events.event_positions import KeyOffsets
 from headwater.events.event_schema import EventLayout, all_columns, ensure_topic
 from headwater.events.snapshots import Snapshots
 from headwater.events.states import KnownAggregate, States
@@ -45,7 +45,7 @@ class Send(Generic[C]):
     aggregate_id: str
     command: C
     command_id: str | None = None
-    context: Context = NOTHING_SAID
+    context: Context = NO_CONTEXT
     version: int | None = None
 
 
@@ -73,16 +73,18 @@ class Store(Generic[S, C, E]):
         if storage is not None:
             storage.make_dirs(own)
         index = None if folder is None else folder / own
-        self._places = Places(log, topic, ["aggregate_id"], index and index / "aggregates")
-        self._commands = Places(log, topic, ["aggregate_id", "meta.command_id"], index and index / "commands")
-        forgettings = Forgettings(topic, log.keys)
-        sealing = Sealing(log.keys, forgettings, topic.name) if topic.private else None
+        self._key_offsets = KeyOffsets(log, topic, ["aggregate_id"], index and index / "aggregates")
+        self._commands = KeyOffsets(
+            log, topic, ["aggregate_id", "meta.command_id"], index and index / "commands"
+        )
+        forgotten = ForgottenSubjects(topic, log.keys)
+        encryption = StateEncryption(log.keys, forgotten, topic.name) if topic.private else None
         code = _code_of(aggregate)
-        self.snapshots = Snapshots(storage, f"{own}/snapshots", code, aggregate.state_type, sealing)
+        self.snapshots = Snapshots(storage, f"{own}/snapshots", code, aggregate.state_type, encryption)
         if any(subject != SUBJECT for _, subject in topic.private):
-            self.snapshots.why_not = "its events are of several subjects"
-        self._states: States[S] = States(log, layout, self._places, self.snapshots, forgettings)
-        indexes = EventIndexes(self._places, self._commands)
+            self.snapshots.why_not = "the private fields of its events have several subjects"
+        self._states: States[S] = States(log, layout, self._key_offsets, self.snapshots, forgotten)
+        indexes = EventIndexes(self._key_offsets, self._commands)
         self._deciding = CommandLoop(log, clock, layout, self._states, indexes, self._lock)
         self._gathering: GroupCommit[PendingCommand] = GroupCommit(
             self._deciding.work, Limits(most=GROUP_MAX)
@@ -164,21 +166,30 @@ class Store(Generic[S, C, E]):
     def _ask(self, send: Send[Any]) -> PendingCommand:
         if not isinstance(send, Send):
             raise UsageError(
-                f"{send!r} is no command on its way",
+                f"expected a command from store.send(), not {shown(send)}",
                 hint="store.execute_all([store.send(aggregate_id, command)])",
+                reason="not-a-send",
+                value=send,
             )
-        _check_id(send.aggregate_id, "an aggregate id")
+        _check_id(send.aggregate_id, "aggregate_id")
         if not isinstance(send.command, self.aggregate.commands):
             names = ", ".join(kind.__name__ for kind in self.aggregate.commands)
             raise UsageError(
-                f"{self.aggregate.name!r} takes no command {send.command!r}", hint=f"its commands are {names}"
+                f"{shown(send.command)} is not a command of aggregate {self.aggregate.name!r}",
+                hint=f"its commands are {names}",
+                aggregate=self.aggregate.name,
+                command=send.command,
             )
         if send.command_id is not None:
-            _check_id(send.command_id, "a command id")
+            _check_id(send.command_id, "command_id")
         if send.version is not None:
-            whole_number(send.version, "the version that a command expects")
+            whole_number(send.version, "version")
         if not send.context.plain:
-            raise UsageError(f"actor, reason and ids are texts, not {send.context!r}")
+            raise UsageError(
+                f"actor, reason, correlation_id and causation_id must be strings, not {send.context!r}",
+                reason="context-not-text",
+                value=send.context,
+            )
         given = send.command_id is not None
         command_id = send.command_id or uuid.uuid4().hex
         return PendingCommand(send.aggregate_id, send.command, command_id, given, send.context, send.version)
@@ -187,7 +198,7 @@ class Store(Generic[S, C, E]):
 
     def load(self, aggregate_id: str) -> Loaded[S]:
         """Return the current state of an aggregate; AggregateNotFoundError if it has no events."""
-        _check_id(aggregate_id, "an aggregate id")
+        _check_id(aggregate_id, "aggregate_id")
         with self._lock:
             self._deciding.refresh()
             return self._loaded(aggregate_id, self._states.current(aggregate_id))
@@ -205,16 +216,18 @@ class Store(Generic[S, C, E]):
 
     def at(self, aggregate_id: str, when: datetime) -> Loaded[S]:
         """Return an aggregate as of a time, with the events that were appended by then."""
-        _check_id(aggregate_id, "an aggregate id")
+        _check_id(aggregate_id, "aggregate_id")
         if not isinstance(when, datetime):
             raise UsageError(
-                f"a past state is asked for by a datetime, not {when!r}",
+                f"the time of a past state must be a datetime, not {shown(when)}",
                 hint='store.at("7", datetime(2026, 1, 31, 12, tzinfo=UTC))',
+                argument="when",
+                value=when,
             )
         with self._lock:
             self._deciding.refresh()
             found = self._states.at(aggregate_id, to_us(when))
-            return self._loaded(aggregate_id, found, f" by {timestamp(when)}")
+            return self._loaded(aggregate_id, found, when)
 
     async def at_async(self, aggregate_id: str, when: datetime) -> Loaded[S]:
         """`at` for an event loop."""
@@ -222,7 +235,7 @@ class Store(Generic[S, C, E]):
 
     def events(self, aggregate_id: str) -> list[Recorded[E]]:
         """Return the events of an aggregate, in order; an empty list if it has none."""
-        _check_id(aggregate_id, "an aggregate id")
+        _check_id(aggregate_id, "aggregate_id")
         with self._lock:
             self._deciding.refresh()
             return list(self._states.events(aggregate_id))
@@ -262,21 +275,24 @@ class Store(Generic[S, C, E]):
         """Close files and threads. Executed commands are durable without a close."""
         if self._threads is not None:
             self._threads.shutdown()
-        self._places.close()
+        self._key_offsets.close()
         self._commands.close()
 
-    def _loaded(self, aggregate_id: str, known: KnownAggregate[S], when: str = "") -> Loaded[S]:
+    def _loaded(self, aggregate_id: str, known: KnownAggregate[S], when: datetime | None = None) -> Loaded[S]:
         if not known.version:
             raise self._unknown(aggregate_id, when)
         at = from_us(self._states.moment(aggregate_id, known))
         return Loaded(aggregate_id, known.version, self.aggregate.own(known.state), at)
 
-    def _unknown(self, aggregate_id: str, when: str = "") -> AggregateNotFoundError:
+    def _unknown(self, aggregate_id: str, when: datetime | None = None) -> AggregateNotFoundError:
+        by_then = "" if when is None else f" up to {timestamp(when)}"
+        facts: dict[str, Any] = {} if when is None else {"at": when}
         return AggregateNotFoundError(
-            f"{self.aggregate.name!r} {aggregate_id!r} has no events{when}",
+            f"aggregate {aggregate_id!r} of {self.aggregate.name!r} has no events{by_then}",
             hint="check the id; an aggregate begins with the first command that is executed on it",
             topic=self.topic,
             aggregate_id=aggregate_id,
+            **facts,
         )
 
 
@@ -287,9 +303,13 @@ def _outcome(ask: PendingCommand) -> Outcome[Any]:
     return ask.outcome
 
 
-def _check_id(given: Any, what: str) -> None:
+def _check_id(given: Any, argument: str) -> None:
     if not isinstance(given, str) or not 0 < len(given) <= ID_CHARACTERS_MAX or not given.isprintable():
-        raise UsageError(f"{what} is a text of 1 to {ID_CHARACTERS_MAX} printable characters, not {given!r}")
+        raise UsageError(
+            f"{argument} must be a string of 1 to {ID_CHARACTERS_MAX} printable characters, not {shown(given)}",
+            argument=argument,
+            value=given,
+        )
 
 
 def _code_of(aggregate: Aggregate[Any, Any, Any]) -> str:
@@ -300,4 +320,4 @@ def _code_of(aggregate: Aggregate[Any, Any, Any]) -> str:
     ]
     initial = repr(aggregate.initial)
     things = [aggregate.fold_function, aggregate.state_type, *aggregate.events.values(), *steps]
-    return print_of([*things, str(aggregate.version), initial])
+    return fingerprint_of([*things, str(aggregate.version), initial])

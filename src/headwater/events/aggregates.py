@@ -90,8 +90,10 @@ class Aggregate(Generic[S, C, E]):
         too."""
         if not isinstance(command, self.commands):
             raise UsageError(
-                f"{self.name!r} takes no command {_shown(command)}",
+                f"{_shown(command)} is not a command of aggregate {self.name!r}",
                 hint=f"its commands are {', '.join(kind.__name__ for kind in self.commands)}",
+                aggregate=self.name,
+                command=command,
             )
         try:
             given = self.decide_function(state, command)
@@ -109,8 +111,10 @@ class Aggregate(Generic[S, C, E]):
                 events.append(one)
             else:
                 raise UsageError(
-                    f"decide of {self.name!r} gave {_shown(one)} for {_shown(command)}, which is none of its events",
-                    hint=f"annotate the event of fold with it; its events are {', '.join(self.events)}",
+                    f"decide of {self.name!r} returned {_shown(one)} for {_shown(command)}, which is not one of its events",
+                    hint=f"add its class to the annotation of fold's event; the events are {', '.join(self.events)}",
+                    aggregate=self.name,
+                    event=one,
                 )
         return Decision(tuple(events), tuple(claims))
 
@@ -140,7 +144,11 @@ class Aggregate(Generic[S, C, E]):
         dict without null values, to those of the next. If the event was renamed, `becomes` is the new name, or name and
         version."""
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise UsageError(f"the version of an event is a whole number from 1 up, not {version!r}")
+            raise UsageError(
+                f"the version of an event must be a whole number from 1, not {version!r}",
+                argument="version",
+                value=version,
+            )
         goal = (
             (event, version + 1)
             if becomes is None
@@ -151,7 +159,12 @@ class Aggregate(Generic[S, C, E]):
 
         def declare(step: Step) -> Step:
             if (event, version) in self.steps:
-                raise UsageError(f"there is a step from version {version} of {event!r} already")
+                raise UsageError(
+                    f"an upcast from version {version} of {event!r} is already declared",
+                    aggregate=self.name,
+                    event=event,
+                    event_version=version,
+                )
             self.steps[event, version] = goal, step
             return step
 
@@ -177,8 +190,10 @@ def _failed(function: Callable[..., Any], of: str, what: str, error: Exception) 
     return EventCodeError(
         f"{name} of {of!r} failed on {what}: {type(error).__name__}: {error}",
         detail="nothing was written",
-        hint="mend the function; to refuse a command, decide raises headwater.events.Refused",
+        hint="correct the function; to refuse a command, raise headwater.events.Refused in decide",
         function=name,
+        owner=of,
+        input=what,
     )
 
 
@@ -205,13 +220,20 @@ def _classes(
     if not found or not all(isinstance(kind, type) and dataclasses.is_dataclass(kind) for kind in found):
         name = getattr(function, "__name__", str(function))
         raise SchemaError(
-            f"{name} does not say which {what} it takes",
-            detail=f"{what} are dataclasses, and its second parameter is annotated with one or a union of them",
+            f"the second parameter of {name} must be annotated with the {what} that it takes",
+            detail=f"{what} are dataclasses: the annotation is one of them, or a union",
             hint=f"def {name}(state: State, {what[:-1]}: This | That) -> ..., or {what}=[This, That]",
+            function=name,
+            reason="not-annotated",
         )
-    if len({kind.__name__ for kind in found}) < len(found):
+    names = [kind.__name__ for kind in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
         raise SchemaError(
-            f"two of the {what} have one name", hint="the name of a class is that of its records"
+            f"two {what} have the same class name, {twice!r}",
+            hint="rename one of them: records are stored under the name of their class",
+            reason="duplicate-name",
+            name=twice,
         )
     return found
 
@@ -228,8 +250,11 @@ def _initial(name: str, kind: Any, initial: Any) -> Any:
         return kind()
     except TypeError:
         raise SchemaError(
-            f"the state of {name!r} before any event is not known",
+            f"aggregate {name!r} has no initial state",
+            detail=f"{getattr(kind, '__name__', kind)} cannot be created without arguments",
             hint=f'Aggregate("{name}", decide, fold, initial=...), or give every field of its state a default',
+            aggregate=name,
+            reason="no-initial-state",
         ) from None
 
 
@@ -253,7 +278,10 @@ def _private(
     """Return the subject of each private field; SchemaError if the field cannot be None, or an event may lack the subject."""
     if isinstance(given, str) or not isinstance(given, (Sequence, Mapping)):
         raise SchemaError(
-            f"private of {name!r} names fields of its events, not {given!r}", hint='private=["email"]'
+            f"private of {name!r} must be a list of fields of its events, or a mapping, not {given!r}",
+            hint='private=["email"]',
+            argument="private",
+            value=given,
         )
     found = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given, SUBJECT)
     shapes = {event: fields_of(kind) for event, kind in events.items()} if found else {}
@@ -261,22 +289,31 @@ def _private(
         having = [event for event, fields in shapes.items() if field in fields]
         if not having:
             raise SchemaError(
-                f"no event of {name!r} has a field {field!r}, which is to be private",
-                hint="private names fields of events",
+                f"private field {field!r} does not exist in any event of {name!r}",
+                hint="list fields of events in `private`",
+                aggregate=name,
+                field=field,
+                reason="no-such-field",
             )
         for event in having:
             if not shapes[event][field][1].optional:
                 raise SchemaError(
-                    f"field {field!r} of {event} is private, and cannot be None",
-                    detail="its value is None once its subject was forgotten, and fold may not fail on that",
+                    f"private field {field!r} of {event} must accept None",
+                    detail="its value is None after its subject was forgotten, and fold must accept that",
                     hint=f"annotate it as Optional: {field}: ... | None",
+                    event=event,
+                    field=field,
+                    reason="not-optional",
                 )
         for event, fields in shapes.items():
             if subject != SUBJECT and (subject not in fields or fields[subject][1].optional):
                 raise SchemaError(
-                    f"field {field!r} of {name!r} cannot be private by {subject!r}: {event} may be without it",
-                    hint="the subject is a field that every event has, and that is never None; or the id of the aggregate: "
+                    f"field {field!r} of {name!r} cannot be private by {subject!r}: {event} lacks that field, or it may be None",
+                    hint="the subject must be a field that every event has and that is never None, or the aggregate's id: "
                     f'private=["{field}"]',
+                    event=event,
+                    field=field,
+                    subject=subject,
                 )
     return found
 

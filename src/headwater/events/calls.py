@@ -30,9 +30,10 @@ from headwater.core.errors import (
     SchemaError,
     StorageError,
     UsageError,
+    shown,
 )
 from headwater.events.aggregates import parameter_hint, raising
-from headwater.events.event_positions import Places
+from headwater.events.event_positions import KeyOffsets
 from headwater.events.event_schema import DataclassColumns, ensure_columns
 from headwater.events.field_types import hints_of
 from headwater.events.service_thread import Background
@@ -76,14 +77,14 @@ class CallClient:
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
-        self._places: dict[tuple[str, int], Places] = {}
+        self._key_offsets: dict[tuple[str, int], KeyOffsets] = {}
 
     def call(
         self, topic: str, request: Any, timeout_ms: float | None, call_id: str | None, returns: type | None
     ) -> Any:
         """Send a request, unless it was sent under its id before, and wait for its reply."""
         sent = self._send(topic, request, call_id)
-        return _told(sent, self._reply(sent, timeout_ms), timeout_ms, returns)
+        return _result(sent, self._reply(sent, timeout_ms), timeout_ms, returns)
 
     async def call_async(
         self, topic: str, request: Any, timeout_ms: float | None, call_id: str | None, returns: type | None
@@ -96,12 +97,15 @@ class CallClient:
             row = await asyncio.to_thread(self._reply, sent, min(left, PIECE_MS))
             left -= PIECE_MS
             if row is not None or left <= 0:
-                return _told(sent, row, timeout_ms, returns)
+                return _result(sent, row, timeout_ms, returns)
 
     def _send(self, topic: str, request: Any, call_id: str | None) -> _Sent:
         if not dataclasses.is_dataclass(request) or isinstance(request, type):
             raise UsageError(
-                f"a request is a dataclass, not {request!r}", hint="its fields are the columns of its topic"
+                f"a request must be an instance of a dataclass, not {shown(request)}",
+                hint="the fields of the dataclass are the columns of the topic",
+                argument="request",
+                value=request,
             )
         name = uuid.uuid4().hex if call_id is None else _checked(call_id)
         columns = DataclassColumns(type(request), reserved=_names(REQUEST))
@@ -125,8 +129,10 @@ class CallClient:
         asked |= {column: None for column, _ in made.private if found and found.get(column) is None}
         if found is not None and found != asked:
             raise UsageError(
-                f"call id {name!r} was used for another request to {made.name!r}",
-                hint="an id stands for one request: take a new one, or send the same again",
+                f"call id {name!r} is already used for another request to {made.name!r}",
+                hint="use a new id for a new request; the same request with the same id returns the same reply",
+                topic=made.name,
+                call_id=name,
             )
 
     def _reply(self, sent: _Sent, timeout_ms: float | None) -> dict[str, Any] | None:
@@ -143,9 +149,9 @@ class CallClient:
     def _find(self, topic: TopicDefinition, name: str, columns: list[str]) -> dict[str, Any] | None:
         with self._lock:
             known = (topic.name, topic.incarnation)
-            if known not in self._places:
-                self._places[known] = Places(self._log, topic, ["call_id"])
-            places = self._places[known]
+            if known not in self._key_offsets:
+                self._key_offsets[known] = KeyOffsets(self._log, topic, ["call_id"])
+            places = self._key_offsets[known]
             places.refresh()
             for batch in places.records(0, (name,), places.offsets(0, (name,)), columns):
                 row: dict[str, Any] = batch.to_pylist()[0]
@@ -162,8 +168,10 @@ class Service(Background):
         reply: Any = hints_of(function).get("return")
         if not _is_dataclass(request) or not _is_dataclass(reply):
             raise SchemaError(
-                f"{getattr(function, '__name__', function)!r} does not say what it takes and gives",
+                f"the request and the reply of {getattr(function, '__name__', function)!r} must be annotated with dataclasses",
                 hint="def quote(request: Request, call: Call) -> Reply: with dataclasses for both",
+                function=getattr(function, "__name__", str(function)),
+                reason="not-annotated",
             )
         self._log = log
         self._clock = clock
@@ -178,7 +186,7 @@ class Service(Background):
         self._cursor = self.name = f"serve {self.topic.name}"
         if log.cursor(self.topic.name, self._cursor) is None:
             log.create_cursor(self.topic.name, self._cursor, {0: 0}, False)
-        self._places = Places(log, self._replies, ["call_id"])
+        self._key_offsets = KeyOffsets(log, self._replies, ["call_id"])
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the function directly, for tests."""
@@ -224,20 +232,22 @@ class Service(Background):
                 self._commit([reply for reply in replies.values() if reply is not None], move)
             except ConflictError:  # another service has answered one of these calls first
                 self._log.wait_commit(seen, CONFLICT_WAIT_MS)
-                self._places.refresh()
+                self._key_offsets.refresh()
                 replies = {name: None if self._answered(name) else reply for name, reply in replies.items()}
                 continue
             return len(calls)
         raise ConflictError(
-            f"replies of {self.topic.name!r} were written by others each time",
-            hint="one service is enough for a topic",
+            f"another process wrote replies of {self.topic.name!r} first, {ATTEMPTS_MAX} times in a row",
+            hint="run one service for a topic",
+            topic=self.topic.name,
+            attempts=ATTEMPTS_MAX,
         )
 
     def _replies_to(self, calls: list[dict[str, Any]]) -> dict[str, dict[str, Any] | None]:
         """Return the replies to the first of these calls, as many as time permits; None for calls that were answered before."""
         replies: dict[str, dict[str, Any] | None] = {}
         began = self._clock.steady_ms()
-        self._places.refresh()
+        self._key_offsets.refresh()
         for row in calls:
             name = row["call_id"]
             try:
@@ -251,7 +261,7 @@ class Service(Background):
         return replies
 
     def _answered(self, name: str) -> bool:
-        return bool(len(self._places.offsets(0, (name,))))
+        return bool(len(self._key_offsets.offsets(0, (name,))))
 
     def _commit(self, rows: list[dict[str, Any]], move: CursorMove) -> None:
         batches = {self._replies.name: [conform(rows, self._replies)]} if rows else {}
@@ -264,10 +274,10 @@ class Service(Background):
         try:
             request = self._request.from_row(row)
         except KeyError as missing:
-            return self._failed(row, f"field {missing} of the request has no value")
+            return self._failed(row, f"the request has no value for field {missing}")
         except Exception as error:  # noqa: BLE001 - a class may refuse its fields with any error
             kind = self._request.kind.__name__
-            return self._failed(row, f"the request is no {kind}: {type(error).__name__}: {error}")
+            return self._failed(row, f"the request is not a valid {kind}: {type(error).__name__}: {error}")
         try:
             arguments = (request, Call(name, self.topic.name))
             count = len(inspect.signature(self._function).parameters)
@@ -282,7 +292,7 @@ class Service(Background):
                 raise
             return self._failed(row, error.message)
         except (AttributeError, TypeError, ValueError) as error:
-            return self._failed(row, f"the reply is not a {self._answer.kind.__name__}: {error}")
+            return self._failed(row, f"the reply is not a valid {self._answer.kind.__name__}: {error}")
         return answer
 
     def _failed(self, row: dict[str, Any], error: str) -> dict[str, Any]:
@@ -291,21 +301,24 @@ class Service(Background):
         return {**{column: row[column] for column in needed}, "error": error}
 
 
-def _told(sent: _Sent, row: dict[str, Any] | None, timeout_ms: float | None, returns: type | None) -> Any:
+def _result(sent: _Sent, row: dict[str, Any] | None, timeout_ms: float | None, returns: type | None) -> Any:
     """Return the result of a reply for the caller; LogTimeoutError if there is no reply."""
+    topic = sent.replies.name.removesuffix(REPLIES)
     if row is None:
         raise LogTimeoutError(
             f"call {sent.name!r} was not answered within {(timeout_ms or 0.0) / 1e3:g} seconds",
-            detail="the request is in the log, and is answered when somebody serves it",
-            hint=f"call again with call_id={sent.name!r}: that waits for the same reply",
+            detail="the request is in the log, and is answered once a service of its topic runs",
+            hint=f"call again with call_id={sent.name!r} to wait for the same reply",
+            topic=topic,
             call_id=sent.name,
+            timeout_ms=timeout_ms,
         )
     if row["error"] is not None:
         raise CallFailedError(
             row["error"],
-            detail=f"call {sent.name!r} was answered so",
-            hint="what was answered stays answered: ask anew with another call id",
-            topic=sent.replies.name.removesuffix(REPLIES),
+            detail=f"the service replied to call {sent.name!r} with this error",
+            hint="the reply to a call id does not change: to try again, call with another id",
+            topic=topic,
             call_id=sent.name,
         )
     if returns is None:
@@ -319,8 +332,11 @@ def _told(sent: _Sent, row: dict[str, Any] | None, timeout_ms: float | None, ret
             else f"{type(error).__name__}: {error}"
         )
         raise UsageError(
-            f"the reply to call {sent.name!r} is no {returns.__name__}: {why}",
-            hint="`returns` is the class that the service gives; without it the reply is a dict",
+            f"the reply to call {sent.name!r} cannot be read as {returns.__name__}: {why}",
+            hint="`returns` must be the dataclass that the service returns; without it the reply is a dict",
+            topic=topic,
+            call_id=sent.name,
+            returns=returns.__name__,
         ) from error
 
 
@@ -334,5 +350,9 @@ def _is_dataclass(hint: Any) -> bool:
 
 def _checked(call_id: Any) -> str:
     if not isinstance(call_id, str) or not call_id or not call_id.isprintable():
-        raise UsageError(f"a call id is a text, not {call_id!r}")
+        raise UsageError(
+            f"call_id must be a string of printable characters, not {shown(call_id)}",
+            argument="call_id",
+            value=call_id,
+        )
     return call_id

@@ -18,9 +18,9 @@ from headwater.catalog.definitions import TopicDefinition, define_topic
 from headwater.core.clock import Clock, Microseconds, from_us, to_us
 from headwater.core.errors import ClaimTakenError, UsageError
 from headwater.core.types import TIMESTAMP
-from headwater.events.command_log import made_topic
+from headwater.events.command_log import ensure_own_topic
 from headwater.events.encrypted_state import digest_of
-from headwater.events.event_positions import Places
+from headwater.events.event_positions import KeyOffsets
 from headwater.events.reservations import Claim, Release
 from headwater.log.protocol import Log
 
@@ -46,31 +46,31 @@ class HeldClaim:
     until: Microseconds | None = None
 
 
-class Book:
+class ClaimRegistry:
     """The claims of a workspace, as far as this process has read them."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._places: Places | None = None
+        self._key_offsets: KeyOffsets | None = None
 
     def refresh(self) -> None:
         """Read new claims of other processes."""
-        if self._places is None and TOPIC in self._log.topics():
-            self._places = Places(self._log, self._log.topic(TOPIC), ["claim"])
-        if self._places is not None:
-            self._places.refresh()
+        if self._key_offsets is None and TOPIC in self._log.topics():
+            self._key_offsets = KeyOffsets(self._log, self._log.topic(TOPIC), ["claim"])
+        if self._key_offsets is not None:
+            self._key_offsets.refresh()
 
-    def made(self) -> TopicDefinition:
+    def ensure_topic(self) -> TopicDefinition:
         """Return the topic of the claims, created if missing."""
-        return made_topic(self._log, define_topic(TOPIC, SCHEMA, options={"versioned_by": "claim"}))
+        return ensure_own_topic(self._log, define_topic(TOPIC, SCHEMA, options={"versioned_by": "claim"}))
 
-    def held(self, key: str) -> HeldClaim:
+    def state_of(self, key: str) -> HeldClaim:
         """Return the state of a name."""
-        if self._places is None:
+        if self._key_offsets is None:
             return HeldClaim(0)
-        offsets = self._places.offsets(0, (key,))[-1:]
-        for batch in self._places.records(0, (key,), offsets, ["claim", "holder", "until", "_version"]):
+        offsets = self._key_offsets.offsets(0, (key,))[-1:]
+        for batch in self._key_offsets.records(0, (key,), offsets, ["claim", "holder", "until", "_version"]):
             row = batch.to_pylist()[-1]
             return HeldClaim(
                 row["_version"], row["holder"], None if row["until"] is None else to_us(row["until"])
@@ -88,7 +88,7 @@ class Book:
             _check(one)
             name = f"#{digest_of(self._log.keys, one.name)}" if one.private else one.name
             key = f"{one.kind}/{name}"
-            now = after.get(key) or known.get(key) or self.held(key)
+            now = after.get(key) or known.get(key) or self.state_of(key)
             mine = now.holder == holder
             lapsed = now.until is not None and now.until <= self._clock.now_us()
             if isinstance(one, Release):
@@ -119,19 +119,27 @@ def _check(one: Claim | Release) -> None:
     kind, name, until = (getattr(one, field, None) for field in ("kind", "name", "until"))
     if not isinstance(kind, str) or not isinstance(name, str) or "/" in kind:
         raise UsageError(
-            f"{one!r} is no name that can be claimed", hint='Claim("user name", "ada"): both are texts'
+            f"kind and name of a claim must be strings, and the kind without '/': {one!r}",
+            hint='Claim("user name", "ada")',
+            reason="invalid-claim",
+            value=one,
         )
     if until is not None and not isinstance(until, datetime):
-        raise UsageError(f"{one!r} lapses at a datetime, or not at all")
+        raise UsageError(
+            f"until of a claim must be a datetime or None: {one!r}", argument="until", value=until
+        )
 
 
 def _taken(claim: Claim, held: HeldClaim) -> ClaimTakenError:
-    until = "" if held.until is None else f" until {from_us(held.until):%Y-%m-%d %H:%M:%S} UTC"
+    until = None if held.until is None else from_us(held.until)
+    expiry = "" if until is None else f" until {until:%Y-%m-%d %H:%M:%S} UTC"
     return ClaimTakenError(
-        f"{claim.kind} {claim.name!r} is taken{until}",
-        detail=f"it is held by {held.holder}",
-        hint="claim another name, or wait until it is let go",
+        f"{claim.kind} {claim.name!r} is taken{expiry}",
+        detail=f"its holder is {held.holder}",
+        hint="claim another name, or wait until its holder releases it",
         kind=claim.kind,
         name=claim.name,
         holder=held.holder,
+        # as text: the answer is stored as JSON, and a repeated command gets the same facts
+        until=None if until is None else until.isoformat(),
     )

@@ -17,7 +17,7 @@ from typing import Any
 _PLAIN = (int, float, str, bytes, bool, complex, type(None))
 
 
-def print_of(things: Iterable[Any]) -> str:
+def fingerprint_of(things: Iterable[Any]) -> str:
     """Return the fingerprint of functions, classes and plain values, and of everything that they refer to."""
     digest = hashlib.blake2b(digest_size=12)
     digest.update(sys.implementation.cache_tag.encode() if sys.implementation.cache_tag else b"")

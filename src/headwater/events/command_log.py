@@ -18,7 +18,7 @@ from headwater.catalog.definitions import TopicDefinition, add_column, define_to
 from headwater.catalog.rules import FORGOTTEN
 from headwater.core import errors
 from headwater.core.errors import CommandRefusedError, ConflictError, TopicExistsError
-from headwater.events.event_positions import Places
+from headwater.events.event_positions import KeyOffsets
 from headwater.log.protocol import Log
 
 TOPIC = "_answers"
@@ -51,32 +51,33 @@ class CommandLog:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._places: Places | None = None
+        self._key_offsets: KeyOffsets | None = None
 
     def refresh(self) -> None:
         """Read the answers of other processes."""
-        if self._places is None and TOPIC in self._log.topics():
-            self._places = Places(self._log, self._log.topic(TOPIC), KEY)
-        if self._places is not None:
-            self._places.refresh()
+        if self._key_offsets is None and TOPIC in self._log.topics():
+            self._key_offsets = KeyOffsets(self._log, self._log.topic(TOPIC), KEY)
+        if self._key_offsets is not None:
+            self._key_offsets.refresh()
 
     def among(self, topic: str, commands: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return the commands that may have an answer, with one lookup for all."""
-        if self._places is None or not commands:
+        if self._key_offsets is None or not commands:
             return set()
         return {
-            (one[1], one[2]) for one in self._places.among(0, [(topic, *command) for command in commands])
+            (one[1], one[2])
+            for one in self._key_offsets.among(0, [(topic, *command) for command in commands])
         }
 
     def find(self, topic: str, aggregate_id: str, command_id: str) -> CommandAnswer | None:
         """Return the first answer to a command, or None."""
-        if self._places is None:
+        if self._key_offsets is None:
             return None
         key = (topic, aggregate_id, command_id)
-        offsets = self._places.offsets(0, key)[:1]
+        offsets = self._key_offsets.offsets(0, key)[:1]
         columns = [*KEY, "command_hash", "version", "refusal"]
         columns += [SEALED.name, FORGOTTEN] if self._log.topic(TOPIC).private else []
-        for batch in self._places.records(0, key, offsets, columns):
+        for batch in self._key_offsets.records(0, key, offsets, columns):
             row = batch.to_pylist()[0]
             refusal = _read(row["refusal"] or row.get(SEALED.name))
             return CommandAnswer(
@@ -84,9 +85,9 @@ class CommandLog:
             )
         return None
 
-    def made(self, *, private: bool = False) -> TopicDefinition:
+    def ensure_topic(self, *, private: bool = False) -> TopicDefinition:
         """Return the topic of the answers, created if missing; with `private`, it has the column for private refusals."""
-        made = made_topic(self._log, define_topic(TOPIC, SCHEMA))
+        made = ensure_own_topic(self._log, define_topic(TOPIC, SCHEMA))
         while private and not made.private:
             # another process has just added the column
             with suppress(ConflictError):
@@ -109,7 +110,7 @@ def answer_row(
     }
 
 
-def made_topic(log: Log, wanted: TopicDefinition) -> TopicDefinition:
+def ensure_own_topic(log: Log, wanted: TopicDefinition) -> TopicDefinition:
     """Return a topic of the workspace's own, created if missing."""
     if wanted.name not in log.topics():
         try:
@@ -122,8 +123,11 @@ def made_topic(log: Log, wanted: TopicDefinition) -> TopicDefinition:
 
 def _forgotten(key: Sequence[str]) -> CommandRefusedError:
     return CommandRefusedError(
-        f"command {key[2]!r} was refused, and why was forgotten with {key[1]!r}",
-        hint="an answer stays; send another command, with another id",
+        f"command {key[2]!r} was refused; the reason was erased when {key[1]!r} was forgotten",
+        hint="the answer to a command id does not change: send another command with a new id",
+        reason="forgotten",
+        aggregate_id=key[1],
+        command_id=key[2],
     )
 
 

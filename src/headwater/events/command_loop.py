@@ -33,10 +33,10 @@ from headwater.core.positions import Receipt
 from headwater.events import claims
 from headwater.events import command_log as answers
 from headwater.events.aggregates import Aggregate
-from headwater.events.claims import Book, HeldClaim
+from headwater.events.claims import ClaimRegistry, HeldClaim
 from headwater.events.command_log import CommandAnswer, CommandLog, answer_row
 from headwater.events.envelope import Context, Outcome
-from headwater.events.event_positions import Places
+from headwater.events.event_positions import KeyOffsets
 from headwater.events.event_schema import EventLayout, all_columns
 from headwater.events.field_types import json_default
 from headwater.events.states import KnownAggregate, States
@@ -86,7 +86,7 @@ def command_hash(command: Any) -> int:
     """Return a 64-bit hash of a command's class and fields: another hash under the same id is an error of the caller. Fields
     with their default value are left out, so that a class which later gets a field with a default keeps the hashes of
     earlier commands."""
-    said = _said(command)
+    said = _fields_not_default(command)
     try:
         plain = orjson.dumps(said, default=_any_text, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
     except TypeError:  # JSON cannot represent a value, such as an integer of more than 64 bits
@@ -95,7 +95,7 @@ def command_hash(command: Any) -> int:
     return digest - (1 << 64) if digest >= 1 << 63 else digest
 
 
-def _said(command: Any) -> Any:
+def _fields_not_default(command: Any) -> Any:
     """Return a command's fields that differ from their defaults; the command itself if no field has a default."""
     defaults = _defaults(type(command))
     if not defaults:
@@ -139,7 +139,7 @@ def _any_text(value: Any) -> Any:
 class _Group(Generic[S]):
     """The rows that a group of commands writes, and the answer to each command."""
 
-    known: set[Identity] = dataclasses.field(default_factory=set)
+    possibly_executed: set[Identity] = dataclasses.field(default_factory=set)
     """Commands that may have left events or an answer before."""
     states: dict[str, KnownAggregate[S]] = dataclasses.field(default_factory=dict)
     """States after the commands so far, without the offsets of the new events."""
@@ -147,12 +147,14 @@ class _Group(Generic[S]):
     rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     owners: dict[str, list[PendingCommand]] = dataclasses.field(default_factory=lambda: defaultdict(list))
     """By topic, the command of each row."""
-    told: list[tuple[PendingCommand, Outcome[Any] | HeadwaterError]] = dataclasses.field(default_factory=list)
+    answered: list[tuple[PendingCommand, Outcome[Any] | HeadwaterError]] = dataclasses.field(
+        default_factory=list
+    )
     first: dict[Identity, PendingCommand] = dataclasses.field(default_factory=dict)
-    again: list[tuple[PendingCommand, PendingCommand]] = dataclasses.field(default_factory=list)
+    repeats: list[tuple[PendingCommand, PendingCommand]] = dataclasses.field(default_factory=list)
     """Commands that are in the group twice, with the first of each."""
     answers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    held: dict[str, HeldClaim] = dataclasses.field(default_factory=dict)
+    held_claims: dict[str, HeldClaim] = dataclasses.field(default_factory=dict)
     claims: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     claimed: dict[str, int] = dataclasses.field(default_factory=dict)
     """By name, the expected number of records."""
@@ -162,8 +164,8 @@ class _Group(Generic[S]):
 class EventIndexes:
     """The indexes of the events of a topic: by aggregate, and by aggregate and command id."""
 
-    by_aggregate: Places
-    by_command: Places
+    by_aggregate: KeyOffsets
+    by_command: KeyOffsets
 
 
 class CommandLoop(Generic[S]):
@@ -182,22 +184,22 @@ class CommandLoop(Generic[S]):
         self._aggregate: Aggregate[S, Any, Any] = layout.aggregate
         self._layout = layout
         self._states = states
-        self._places = indexes.by_aggregate
+        self._key_offsets = indexes.by_aggregate
         self._commands = indexes.by_command
         self._lock = lock
         self._answers = CommandLog(log)
         self._private = bool(states.topic.private)
-        self._book = Book(log, clock)
+        self._claims = ClaimRegistry(log, clock)
         self._recent: OrderedDict[Identity, tuple[int, Outcome[Any]]] = OrderedDict()
 
     def refresh(self) -> None:
         """Read what was appended since, by any process."""
         if self._states.forget_forgotten():
             self._recent.clear()
-        self._places.refresh()
+        self._key_offsets.refresh()
         self._commands.refresh()
         self._answers.refresh()
-        self._book.refresh()
+        self._claims.refresh()
 
     def work(self, asks: Sequence[PendingCommand]) -> None:
         """Give every command of a group its outcome or error."""
@@ -211,7 +213,7 @@ class CommandLoop(Generic[S]):
                 receipt = self._append(group)
             except BadRowError as error:
                 culprit = group.owners[error.topic][error.row]
-                culprit.error = _misfit(culprit, error)
+                culprit.error = _bad_event(culprit, error)
                 waiting.remove(culprit)
                 continue
             except ConflictError as conflict:
@@ -223,18 +225,18 @@ class CommandLoop(Generic[S]):
                 self._log.wait_commit(seen, CONFLICT_WAIT_MS)
                 continue
             with self._lock:
-                self._settle(group, receipt)
+                self._complete(group, receipt)
             return
 
     # --- deciding (nothing is written) -----------------------------------------------------------------------------
 
     def _decided(self, asks: Sequence[PendingCommand]) -> _Group[S]:
-        group: _Group[S] = _Group(known=self._known_before(asks))
+        group: _Group[S] = _Group(possibly_executed=self._possibly_executed(asks))
         for ask in asks:
             try:
                 self._decide(ask, group)
             except HeadwaterError as error:
-                group.told.append((ask, error))
+                group.answered.append((ask, error))
         return group
 
     def _decide(self, ask: PendingCommand, group: _Group[S]) -> None:
@@ -242,11 +244,11 @@ class CommandLoop(Generic[S]):
             before = group.first.get(ask.identity)
             if before is not None:
                 _check_same(ask, command_hash(before.command))
-                group.again.append((ask, before))
+                group.repeats.append((ask, before))
                 return
-            known = self._done_before(ask, group.known)
+            known = self._earlier_answer(ask, group.possibly_executed)
             if known is not None:
-                group.told.append((ask, known))
+                group.answered.append((ask, known))
                 return
             group.first[ask.identity] = ask
         state = group.states.get(ask.aggregate_id) or self._states.current(ask.aggregate_id)
@@ -262,14 +264,17 @@ class CommandLoop(Generic[S]):
         claim_rows: list[dict[str, Any]] = []
         if decision.claims:
             holder = f"{self._layout.aggregate.name}/{ask.aggregate_id}"
-            held, claim_rows = self._book.apply(decision.claims, holder, ask.command_id, group.held)
+            held, claim_rows = self._claims.apply(decision.claims, holder, ask.command_id, group.held_claims)
         if not decision.events and not claim_rows:
             self._answer(ask, known, group, None)
             return
         if not decision.events:
             raise UsageError(
-                f"{type(ask.command).__name__} claims a name without an event of {self._aggregate.name!r}",
-                hint="let decide return the event that goes with the claim",
+                f"decide of {self._aggregate.name!r} returned a claim without an event for {type(ask.command).__name__}",
+                hint="let decide return an event with the claim",
+                reason="claim-without-event",
+                aggregate=self._aggregate.name,
+                command=ask.command,
             )
         events, rows = self._rows(ask, decision.events)
         try:
@@ -280,13 +285,13 @@ class CommandLoop(Generic[S]):
                     rows, self._states.topic
                 )  # a value of a wrong type in the event is the error to report
             except BadRowError as error:
-                raise _misfit(ask, error) from None
+                raise _bad_event(ask, error) from None
             raise
         if claim_rows:
             touched = [row["claim"] for row in claim_rows]
             for name in set(touched):
                 group.claimed.setdefault(name, held[name].count - touched.count(name))
-            group.held = {**group.held, **held}
+            group.held_claims = {**group.held_claims, **held}
             group.claims += claim_rows
             group.owners[claims.TOPIC] += [ask] * len(claim_rows)
         group.expected.setdefault(ask.aggregate_id, known.version)
@@ -294,7 +299,7 @@ class CommandLoop(Generic[S]):
         group.owners[self._states.topic.name] += [ask] * len(events)
         version = known.version + len(events)
         group.states[ask.aggregate_id] = KnownAggregate(state, version, known.offset, known.at, known.kept)
-        group.told.append((ask, Outcome(ask.aggregate_id, ask.command_id, version, events, Receipt({}))))
+        group.answered.append((ask, Outcome(ask.aggregate_id, ask.command_id, version, events, Receipt({}))))
 
     def _rows(
         self, ask: PendingCommand, given: Sequence[Any]
@@ -306,9 +311,12 @@ class CommandLoop(Generic[S]):
             return events, [self._layout.row(ask.aggregate_id, event, meta) for event in events]
         except (TypeError, ValueError, AttributeError) as error:
             raise UsageError(
-                f"an event of {type(ask.command).__name__} has a value of another type than its field: {error}",
-                detail=f"it is one of {', '.join(map(repr, given))}; nothing was written",
-                hint="let decide give events whose fields are what they are annotated with",
+                f"an event of {type(ask.command).__name__} has a value that does not match its field's type: {error}",
+                detail=f"the events are {', '.join(map(repr, given))}; nothing was written",
+                hint="let decide return events whose values match the annotations of their fields",
+                reason="wrong-type",
+                aggregate_id=ask.aggregate_id,
+                command=ask.command,
             ) from error
 
     def _answer(
@@ -327,9 +335,9 @@ class CommandLoop(Generic[S]):
             group.answers.append(row)
             group.owners[answers.TOPIC].append(ask)
         nothing = Outcome[Any](ask.aggregate_id, ask.command_id, known.version, (), Receipt({}))
-        group.told.append((ask, refusal or nothing))
+        group.answered.append((ask, refusal or nothing))
 
-    def _known_before(self, asks: Sequence[PendingCommand]) -> set[Identity]:
+    def _possibly_executed(self, asks: Sequence[PendingCommand]) -> set[Identity]:
         """Return the commands that may have left events or an answer before, with one lookup for all."""
         by_partition: dict[int, list[Identity]] = {}
         for ask in asks:
@@ -343,7 +351,7 @@ class CommandLoop(Generic[S]):
         every = [one for some in by_partition.values() for one in some]
         return found | self._answers.among(self._layout.aggregate.name, every)
 
-    def _done_before(
+    def _earlier_answer(
         self, ask: PendingCommand, known: set[Identity]
     ) -> Outcome[Any] | CommandRefusedError | None:
         """Return the earlier answer to a command with this id, from this process or another; None if there is none."""
@@ -381,8 +389,8 @@ class CommandLoop(Generic[S]):
         made_for: dict[str, int] = {}
         parts: tuple[tuple[list[dict[str, Any]], Callable[[], Any]], ...] = (
             (group.rows, lambda: topic),
-            (group.answers, lambda: self._answers.made(private=self._private)),
-            (group.claims, self._book.made),
+            (group.answers, lambda: self._answers.ensure_topic(private=self._private)),
+            (group.claims, self._claims.ensure_topic),
         )
         for rows, made in parts:
             if rows:
@@ -396,11 +404,11 @@ class CommandLoop(Generic[S]):
             expect[claims.TOPIC] = group.claimed
         return self._log.append(Append(batches, expect=expect, incarnations=made_for))
 
-    def _settle(self, group: _Group[S], receipt: Receipt) -> None:
+    def _complete(self, group: _Group[S], receipt: Receipt) -> None:
         """Give every command its answer, and store the new states in memory."""
         places = self._noted(group, receipt)
         at = 0
-        for ask, told in group.told:
+        for ask, told in group.answered:
             if isinstance(told, HeadwaterError):
                 ask.error = told
                 continue
@@ -417,7 +425,7 @@ class CommandLoop(Generic[S]):
             ask.outcome, ask.done = told, True
             if ask.given and not told.repeated:
                 self._remember(ask, told)
-        for ask, before in group.again:
+        for ask, before in group.repeats:
             ask.error, ask.done = before.error, before.done
             if before.outcome is not None:
                 ask.outcome = dataclasses.replace(before.outcome, repeated=True)
@@ -439,7 +447,7 @@ class CommandLoop(Generic[S]):
             rows[partition].append(ask)
         for partition, asks in rows.items():
             first = spans[partition][0]
-            self._places.note(partition, first, [(ask.aggregate_id,) for ask in asks])
+            self._key_offsets.note(partition, first, [(ask.aggregate_id,) for ask in asks])
             self._commands.note(partition, first, [ask.identity for ask in asks])
         return found
 
@@ -452,10 +460,10 @@ class CommandLoop(Generic[S]):
         for ask in waiting:
             ask.error = ConflictError(
                 f"{type(ask.command).__name__} of {ask.aggregate_id!r} was decided {ATTEMPTS_MAX} times, "
-                "and each time others were first",
+                "and each time another process wrote first",
                 detail=conflict.message,
-                hint="nothing was written; send it again, with the same id",
-                **conflict.facts,
+                hint="nothing was written; send the command again with the same id",
+                **{**conflict.facts, "attempts": ATTEMPTS_MAX},
             )
 
 
@@ -475,29 +483,30 @@ def _meta(ask: PendingCommand) -> dict[str, Any]:
 def _check_same(ask: PendingCommand, known: int) -> None:
     if known != command_hash(ask.command):
         raise CommandIdUsedError(
-            f"command id {ask.command_id!r} was used for another command of {ask.aggregate_id!r}",
-            hint="an id stands for one command: take a new one, or send the same again",
+            f"command id {ask.command_id!r} is already used for another command of {ask.aggregate_id!r}",
+            hint="use a new id for a new command; the same command with the same id gets the same answer",
             aggregate_id=ask.aggregate_id,
             command_id=ask.command_id,
         )
 
 
-def _misfit(ask: PendingCommand, error: BadRowError) -> BadRowError:
+def _bad_event(ask: PendingCommand, error: BadRowError) -> BadRowError:
     """Return the error for an event with a value that its column does not accept."""
     return BadRowError(
         error.message,
-        detail=f"it is an event of {ask.command!r} on {ask.aggregate_id!r}; nothing of that was written",
-        hint="let decide give events whose fields are what they are annotated with",
-        **error.facts,
+        detail=f"the row is an event of {ask.command!r} on {ask.aggregate_id!r}; none of its events were written",
+        hint="let decide return events whose values match the annotations of their fields",
+        **{**error.facts, "aggregate_id": ask.aggregate_id, "command": ask.command},
     )
 
 
 def _check_version(ask: PendingCommand, version: int) -> None:
     if ask.version is not None and ask.version != version:
         raise ConflictError(
-            f"{ask.aggregate_id!r} is at version {version}, not {ask.version}",
-            detail="someone else was first; nothing was written",
-            hint="load it, look again, and send the command with the new version",
+            f"aggregate {ask.aggregate_id!r} is at version {version}, not {ask.version}",
+            detail="another command was first; nothing was written",
+            hint="load the aggregate, decide again, and send the command with the new version",
+            aggregate_id=ask.aggregate_id,
             expected=ask.version,
             actual=version,
         )

@@ -1,7 +1,7 @@
 """Encryption of derived data of aggregates with private fields, by the aggregate's own key, and detection of destroyed keys.
 
 A subject is forgotten by destroying its key (crypto-shredding). States in memory contain values that were readable when they
-were folded. `Forgettings` reports that keys were destroyed since: a holder of states checks it before each use, and folds
+were folded. `ForgottenSubjects` reports that keys were destroyed since: a holder of states checks it before each use, and folds
 again.
 """
 
@@ -17,7 +17,7 @@ CLAIMS = "headwater:claims"
 """Key subject for the digests of private names: it stands for no person, and must not be forgotten."""
 
 
-class Forgettings:
+class ForgottenSubjects:
     """Detects that subjects were forgotten since the last check. Free of cost for topics without private columns."""
 
     def __init__(self, topic: TopicDefinition, keys: SubjectKeys) -> None:
@@ -40,24 +40,24 @@ class Forgettings:
         return self._count() != self._seen
 
 
-class Sealing:
+class StateEncryption:
     """Encrypts with the key of an aggregate, and never with a key that was created after the data was read."""
 
-    def __init__(self, keys: SubjectKeys, forgettings: Forgettings, topic: str) -> None:
+    def __init__(self, keys: SubjectKeys, forgotten: ForgottenSubjects, topic: str) -> None:
         self._keys = keys
-        self._forgettings = forgettings
+        self._forgotten_subjects = forgotten
         self._bound = topic.encode()
 
-    def sealed(self, aggregate_id: str, data: bytes) -> bytes:
+    def encrypt(self, aggregate_id: str, data: bytes) -> bytes:
         """Return the encrypted bytes; ValueError if they may contain data of a forgotten subject."""
         (number,) = self._keys.of([aggregate_id])
-        made = None if self._forgettings.any_pending() else encrypt(data, number, self._keys, self._bound)
+        made = None if self._forgotten_subjects.any_pending() else encrypt(data, number, self._keys, self._bound)
         if made is None:
-            raise ValueError("what is to be kept may have been forgotten")
+            raise ValueError("a subject was forgotten since the data was read")
         return made
 
-    def opened(self, data: bytes) -> bytes:
-        """Return the bytes that `sealed` encrypted; ValueError if the key was destroyed, CorruptionError if the data is not
+    def decrypt(self, data: bytes) -> bytes:
+        """Return the bytes that `encrypt` returned; ValueError if the key was destroyed, CorruptionError if the data is not
         encrypted."""
         self._keys.refresh()
         found = decrypt(data, self._keys, self._bound)

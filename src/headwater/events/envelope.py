@@ -30,7 +30,7 @@ class Context:
         return all(one is None or isinstance(one, str) for one in said)
 
 
-NOTHING_SAID = Context()
+NO_CONTEXT = Context()
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ class Step(Generic[S, E]):
 
     def __str__(self) -> str:
         found = self.recorded
-        told = [f"by {found.actor}"] if found.actor else []
-        told += [f"because {found.reason}"] if found.reason else []
-        told += [f"after {found.causation_id}"] if found.causation_id else []
-        story = ", ".join([f"{found.command} {found.command_id}", *told])
+        context = [f"by {found.actor}"] if found.actor else []
+        context += [f"because {found.reason}"] if found.reason else []
+        context += [f"after {found.causation_id}"] if found.causation_id else []
+        story = ", ".join([f"{found.command} {found.command_id}", *context])
         return f"{found.version:>4}  {found.at:%Y-%m-%d %H:%M:%S}  {found.event}  ({story})\n      -> {self.state}"
 
 

@@ -35,7 +35,7 @@ CHECKED_ROWS = 16
 Key = tuple[str, ...]
 
 
-class Places:
+class KeyOffsets:
     """The offsets of every key of a topic. A key is the text of some columns; `a.b` is a field of a struct.
 
     Not thread-safe. `topic` is the definition at the time of creation: for a changed topic, create a new index.
@@ -95,15 +95,15 @@ class Places:
         """Read what was appended since the last call."""
         for partition, end in self._log.ends([self.topic.name])[self.topic.name].items():
             if self._torn[partition]:
-                self._start_again(partition)
+                self._restart(partition)
             self._torn[partition] = self._read_to[partition] < end
             while self._read_to[partition] < end:
                 stop = min(end, self._read_to[partition] + TAKEN_ROWS)
-                self._take_in(partition, self._read_to[partition], stop)
+                self._read_range(partition, self._read_to[partition], stop)
                 self._read_to[partition] = stop
             self._torn[partition] = False
 
-    def _start_again(self, partition: int) -> None:
+    def _restart(self, partition: int) -> None:
         """Drop what was read since the last run was created: some of it may be duplicated or incomplete. Runs are complete."""
         end = self._indexes[partition].end
         self._recent[partition], self._kept[partition], self._read_to[partition] = {}, [], end
@@ -116,7 +116,7 @@ class Places:
         for offset, key in enumerate(keys, first):
             self._remember(partition, key, offset)
         self._read_to[partition] = first + len(keys)
-        self._settle(partition)
+        self._flush_if_full(partition)
         self._torn[partition] = False
 
     def offsets(self, partition: int, key: Key, after: int = -1) -> npt.NDArray[np.int64]:
@@ -162,7 +162,7 @@ class Places:
                 if same.any():
                     yield batch.filter(pa.array(same)).select(list(columns))
 
-    def _take_in(self, partition: int, start: int, end: int) -> None:
+    def _read_range(self, partition: int, start: int, end: int) -> None:
         wanted = list(dict.fromkeys([*(name.split(".")[0] for name in self._columns), "_offset"]))
         for batch in self._log.read(self.topic.name, partition, start, end, wanted):
             columns = [_flat(batch, name) for name in self._columns]
@@ -177,13 +177,13 @@ class Places:
                 strict=True,
             ):
                 self._remember(partition, key, offset)
-            self._settle(partition)
+            self._flush_if_full(partition)
 
     def _remember(self, partition: int, key: Key, offset: int) -> None:
         self._recent[partition].setdefault(key, []).append(offset)
         self._kept[partition].append((key, offset))
 
-    def _settle(self, partition: int) -> None:
+    def _flush_if_full(self, partition: int) -> None:
         if len(self._kept[partition]) >= RECENT_MAX:
             self._to_run(partition)
 

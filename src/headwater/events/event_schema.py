@@ -43,7 +43,7 @@ OWN = (
     pa.field("meta", META, nullable=False),
 )
 OWN_NAMES = tuple(field.name for field in OWN)
-HIDDEN = ("_offset", "_appended_at", "_version")
+METADATA_COLUMNS = ("_offset", "_appended_at", "_version")
 ALTER_ATTEMPTS_MAX = 20
 NOTHING_PRIVATE: Mapping[str, str] = {}
 
@@ -139,7 +139,7 @@ class EventLayout:
     def recorded(
         self, topic: TopicDefinition, partition: int, batch: pa.RecordBatch
     ) -> Iterator[Recorded[Any]]:
-        """Yield the events of a batch, which has all columns of the topic and `HIDDEN`."""
+        """Yield the events of a batch, which has all columns of the topic and `METADATA_COLUMNS`."""
         stories = zip(batch.column("aggregate_id").to_pylist(), batch.column("meta").to_pylist(), strict=True)
         for placed, (aggregate_id, meta) in zip(self.placed(topic, batch), stories, strict=True):
             yield Recorded(
@@ -181,22 +181,28 @@ class EventLayout:
                 try:
                     return kind.from_row(row)
                 except KeyError as missing:
-                    raise _unreadable(topic, where, written, f"field {missing} has no value in it") from None
+                    why = ("missing-value", f"field {missing} has no value")
+                    raise _unreadable(topic, where, written, why) from None
                 except Exception as error:
-                    raise _unreadable(topic, where, written, f"{type(error).__name__}: {error}") from error
+                    why = ("invalid-value", f"{type(error).__name__}: {error}")
+                    raise _unreadable(topic, where, written, why) from error
             step = self.aggregate.steps.get((name, version))
             if step is None:
                 raise _unreadable(topic, where, written, self._why(name, version))
             (name, version), function = step
             row = raising(function, [dict(row)], topic, f"event {written[0]!r} of version {written[1]}")
 
-    def _why(self, name: str, version: int) -> str:
+    def _why(self, name: str, version: int) -> tuple[str, str]:
+        """Return the reason why no class and no upcast reads an event: a slug, and a sentence."""
         kind = self._classes.get(name)
         if kind is None:
-            return f"{self.aggregate.name!r} has no event {name!r}, and no step leads from it to one"
+            return "unknown-event", f"{self.aggregate.name!r} has no event {name!r}, and no upcast from it"
         if version > kind.version:
-            return f"it is of version {version}, and this program knows it up to version {kind.version}"
-        return f"no step leads from version {version} of it to {version + 1}"
+            return (
+                "newer-version",
+                f"its version is {version}; this program reads {name!r} up to version {kind.version}",
+            )
+        return "no-upcast", f"no upcast is declared from version {version} of {name!r} to {version + 1}"
 
 
 def ensure_topic(log: Log, layout: EventLayout, partitions: int | None) -> TopicDefinition:
@@ -249,9 +255,10 @@ def _evolved(
     )
     if not fits:
         raise SchemaError(
-            f"topic {known.name!r} is there, and was made for something else",
-            detail=f"it would have to have {', '.join(field.name for field in own)}, versioned by {versioned_by}",
+            f"topic {known.name!r} already exists with other columns",
+            detail=f"expected are {', '.join(field.name for field in own)}, and versioned_by = '{versioned_by}'",
             hint="choose another name",
+            reason="other-layout",
             topic=known.name,
         )
     wanted = known
@@ -260,10 +267,12 @@ def _evolved(
             wanted = add_column(wanted, column, private.get(column.name))
         elif column.name in private and dict(wanted.private).get(column.name) != private[column.name]:
             raise SchemaError(
-                f"field {column.name!r} of {known.name!r} cannot become private by {private[column.name]!r}: events are there that "
-                "have it otherwise",
-                hint="give the field another name, and write an upcast from the old one to it; `private` as it was reads the events",
+                f"field {column.name!r} of {known.name!r} cannot become private by {private[column.name]!r}: existing events "
+                "store it otherwise",
+                hint="rename the field, and declare an upcast from the old name; with `private` as before, the events can be read",
                 topic=known.name,
+                field=column.name,
+                subject=private[column.name],
             )
         elif wanted.schema.field(column.name).type != column.type:
             try:
@@ -272,8 +281,9 @@ def _evolved(
                 raise SchemaError(
                     error.message,
                     detail=error.detail,
-                    hint="give the field another name, and write an upcast from the old one to it",
+                    hint="rename the field, and declare an upcast from the old name",
                     topic=known.name,
+                    field=column.name,
                 ) from None
     return wanted
 
@@ -288,8 +298,10 @@ def _merged(name: str, classes: Iterable[DataclassColumns], subjects: Collection
                 raise SchemaError(
                     f"field {column!r} is {format_type(known.type)} in {first} and {format_type(field.type)} in "
                     f"{kind.kind.__name__}",
-                    detail=f"the events of {name!r} share a topic, and fields of one name are one column of it",
-                    hint="give one of them another name, or the same type",
+                    detail=f"the events of {name!r} share a topic, in which fields of the same name are one column",
+                    hint="rename one of the fields, or give both the same type",
+                    aggregate=name,
+                    field=column,
                 )
     return [field for field, _ in found.values()]
 
@@ -297,23 +309,28 @@ def _merged(name: str, classes: Iterable[DataclassColumns], subjects: Collection
 def _check_field(kind: type, name: str, shape: FieldType, reserved: Sequence[str]) -> None:
     if name.lower() in reserved:
         raise SchemaError(
-            f"field {name!r} of {kind.__name__} has the name of a column that the topic has anyway",
-            hint=f"give it another name than {', '.join(reserved)}",
+            f"field {name!r} of {kind.__name__} has a reserved name",
+            hint=f"rename the field; every row has the columns {', '.join(reserved)}",
+            field=name,
+            reason="reserved-name",
         )
     if shape.column is None:
         raise SchemaError(
-            f"field {name!r} of {kind.__name__} is of a type that no column can hold",
-            hint="a tuple of different types is not one: make it a dataclass",
+            f"field {name!r} of {kind.__name__} has a type that a column cannot hold",
+            hint="replace a tuple of different types by a dataclass",
+            field=name,
+            reason="no-column-type",
         )
 
 
 def _unreadable(
-    topic: str, where: tuple[str, int], written: tuple[str, int], why: str
+    topic: str, where: tuple[str, int], written: tuple[str, int], why: tuple[str, str]
 ) -> UnreadableEventError:
     return UnreadableEventError(
         f"event {where[1]} of {where[0]!r} in topic {topic!r} cannot be read: {written[0]!r} of version {written[1]}",
-        detail=why,
-        hint=f'run the program that knows it, or declare a step: @aggregate.upcast("{written[0]}", {written[1]})',
+        detail=why[1],
+        hint=f'run the program that wrote it, or declare an upcast: @aggregate.upcast("{written[0]}", {written[1]})',
+        reason=why[0],
         topic=topic,
         aggregate_id=where[0],
         version=where[1],
@@ -328,4 +345,4 @@ def _moment(at_us: int) -> datetime:
 
 def all_columns(topic: TopicDefinition) -> Sequence[str]:
     """Return the columns of a topic that `EventLayout.recorded` needs."""
-    return [*topic.schema.names, *HIDDEN]
+    return [*topic.schema.names, *METADATA_COLUMNS]

@@ -77,7 +77,9 @@ def fields_of(kind: type) -> dict[str, tuple[dataclasses.Field[Any], FieldType]]
             found[field.name] = field, shape_of(hints[field.name])
         except SchemaError as error:
             raise SchemaError(
-                f"field {field.name!r} of {kind.__name__}: {error.message}", hint=error.hint
+                f"field {field.name!r} of {kind.__name__}: {error.message}",
+                hint=error.hint,
+                **{**error.facts, "field": field.name},
             ) from None
     return found
 
@@ -88,8 +90,9 @@ def hints_of(thing: Any) -> dict[str, Any]:
         return typing.get_type_hints(thing, include_extras=True)
     except (NameError, TypeError) as error:
         raise SchemaError(
-            f"the annotations of {getattr(thing, '__name__', thing)!r} cannot be read: {error}",
-            hint="define the types that it names at the top of a module",
+            f"the annotations of {getattr(thing, '__name__', thing)!r} cannot be resolved: {error}",
+            hint="define the types that it names at the top level of a module",
+            reason="annotations-not-resolved",
         ) from None
 
 
@@ -101,7 +104,7 @@ def json_default(value: Any) -> Any:
         return value.hex()
     if isinstance(value, (set, frozenset)):
         return list(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be serialized as JSON")
 
 
 def _annotated(hint: Any) -> FieldType:

@@ -70,14 +70,14 @@ class Cause:
 
 
 class ReactionFeed(Protocol):
-    """The input of a reaction. Input that was read and not marked `done` is read again."""
+    """The input of a reaction. Input that was read and not marked `advance` is read again."""
 
     def batches(self, timeout_s: float | None) -> Iterator[tuple[Sequence[Cause], Any]]:
         """Yield new input in order, each batch with the position after it; wait up to `timeout_s` for more, None does not
         wait."""
         ...
 
-    def done(self, position: Any) -> None:
+    def advance(self, position: Any) -> None:
         """Store the position to continue from."""
         ...
 
@@ -110,7 +110,7 @@ class EventFeed:
             if timeout_s is None or not self._log.wait(self._store.topic, ends, timeout_s * 1e3):
                 return
 
-    def done(self, position: Any) -> None:
+    def advance(self, position: Any) -> None:
         """See `ReactionFeed`."""
         self._log.move_cursor(CursorMove(self._store.topic, self._cursor, position))
 
@@ -137,7 +137,12 @@ class ViewFeed:
     ) -> None:
         """`newest` returns the last tick; 0 before the first."""
         if isinstance(since, datetime):
-            raise UsageError("a reaction to a view begins with what is there, or now", hint='since="now"')
+            raise UsageError(
+                "a reaction to a view starts at 'beginning' or 'now', not at a time",
+                hint='since="now"',
+                argument="since",
+                value=since,
+            )
         self._log = log
         self._view = view
         self._name = name
@@ -157,7 +162,7 @@ class ViewFeed:
             tick = table.column("_tick")[0].as_py() if table.num_rows else tick
             yield self._causes(table, tick), tick
 
-    def done(self, position: Any) -> None:
+    def advance(self, position: Any) -> None:
         """See `ReactionFeed`. If another process runs the same reaction, the later position wins."""
         for attempt in range(ATTEMPTS_MAX):
             known = self._log.entries(ENTRY)[self._name]
@@ -209,32 +214,32 @@ class Reaction(Background):
 
     def run(self) -> Reacted:
         """React to all present input."""
-        return self._go(None)
+        return self._react(None)
 
     async def run_async(self) -> Reacted:
         """`run` for an event loop."""
         return await asyncio.to_thread(self.run)
 
     def _step(self, timeout_s: float) -> None:
-        self._go(timeout_s)
+        self._react(timeout_s)
 
-    def _go(self, timeout_s: float | None) -> Reacted:
+    def _react(self, timeout_s: float | None) -> Reacted:
         handled = issued = refused = repeated = 0
         for causes, position in self._feed.batches(timeout_s):
             sends = [send for cause in causes for send in self._sends(cause)]
             for store, some in groupby(sends, key=lambda send: send.store):
-                for came in store.execute_all(some):
+                for outcome in store.execute_all(some):
                     issued += 1
-                    if isinstance(came, Outcome):
-                        repeated += came.repeated
-                    elif isinstance(came, CommandRefusedError):
+                    if isinstance(outcome, Outcome):
+                        repeated += outcome.repeated
+                    elif isinstance(outcome, CommandRefusedError):
                         refused += 1
-                    elif isinstance(came, CommandIdUsedError) and came.command_id.startswith(self._own):
+                    elif isinstance(outcome, CommandIdUsedError) and outcome.command_id.startswith(self._own):
                         # handled before a crash, by another version of the function
                         repeated += 1
                     else:
-                        raise came
-            self._feed.done(position)
+                        raise outcome
+            self._feed.advance(position)
             handled += len(causes)
             if self._stopping.is_set():
                 break
@@ -258,8 +263,11 @@ class Reaction(Background):
         for number, send in enumerate(made):
             if not isinstance(send, Send):
                 raise UsageError(
-                    f"reaction {self.name!r} gave {send!r}, which is no command on its way",
-                    hint="return store.send(aggregate_id, command), several of them, or nothing",
+                    f"reaction {self.name!r} returned {send!r}, which is not a command from store.send()",
+                    hint="return store.send(aggregate_id, command), a list of such commands, or None",
+                    reason="not-a-send",
+                    reaction=self.name,
+                    value=send,
                 )
             said = send.context
             context = Context(
@@ -284,10 +292,14 @@ def event_kinds(function: Callable[..., Any], store: Store[Any, Any, Any]) -> tu
     known = tuple(store.aggregate.events.values())
     strange = [kind for kind in kinds if kind not in known]
     if not kinds or strange:
-        said = f"{strange[0].__name__}, which is none of them" if strange else "nothing"
+        detail = f"{strange[0].__name__} is not one of them" if strange else "it has no annotation"
         raise UsageError(
-            f"a reaction to {store.aggregate.name!r} says by its first parameter which events it is for, and says {said}",
+            f"the first parameter of a reaction to {store.aggregate.name!r} must be annotated with events of it",
+            detail=detail,
             hint=f"def react(event: {' | '.join(store.aggregate.events)}, recorded: Recorded): ...",
+            reason="unknown-event" if strange else "not-annotated",
+            aggregate=store.aggregate.name,
+            event=strange[0].__name__ if strange else None,
         )
     return kinds
 
@@ -301,5 +313,9 @@ def _positions(log: Log, topic: str, since: Since) -> dict[int, int]:
     if isinstance(since, datetime):
         return {p: log.offset_at(topic, p, to_us(since), "appended") for p in ends}
     if since not in ("beginning", "now"):
-        raise UsageError(f"a reaction begins at 'beginning', 'now' or a datetime, not {since!r}")
+        raise UsageError(
+            f"a reaction starts at 'beginning', 'now' or a datetime, not {since!r}",
+            argument="since",
+            value=since,
+        )
     return dict(ends) if since == "now" else dict.fromkeys(ends, 0)

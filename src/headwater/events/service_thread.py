@@ -16,7 +16,7 @@ from headwater.core.errors import HeadwaterError, UsageError
 from headwater.core.faults import Component, Faults
 from headwater.core.parallel import WaitedThread
 
-LOOK_S = 0.5
+STOP_CHECK_S = 0.5
 """Time that a step waits without input before the thread checks whether to stop."""
 RETRY_S = 0.2
 """Pause after a retryable error, such as a full disk; doubled after each further one."""
@@ -50,7 +50,12 @@ class Background(abc.ABC):
     def start(self) -> None:
         """Process present and future input in a thread, until `stop()`."""
         if self._thread is not None and self._thread.is_alive():
-            raise UsageError(f"{self.name!r} runs already")
+            raise UsageError(
+                f"{self.name!r} is already running",
+                hint="call stop() before start()",
+                reason="already-running",
+                component=self.name,
+            )
         self._stopping.clear()
         self._failure = None
         self._thread = WaitedThread(self._keep_going, self.name)
@@ -85,17 +90,17 @@ class Background(abc.ABC):
         self._component.begin()
         while not self._stopping.is_set():
             try:
-                self._step(LOOK_S)
+                self._step(STOP_CHECK_S)
                 self._component.works()
                 pause_s = RETRY_S
             except Exception as error:  # noqa: BLE001 - `stop` raises it; a thread has no caller
                 if not (isinstance(error, HeadwaterError) and error.retryable):
                     self._failure = error
-                    self._component.failed(error, "correct the cause, and start it again")
-                    _log.error("%s has stopped: %s", self.name, error)
+                    self._component.failed(error, "correct the cause, then call start() again")
+                    _log.error("%s stopped with an error: %s", self.name, error)
                     return
                 self._component.failed(error)
-                _log.warning("%s tries again in %.1f s: %s", self.name, pause_s, error)
+                _log.warning("%s failed and retries in %.1f s: %s", self.name, pause_s, error)
                 self._stopping.wait(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
 
@@ -109,7 +114,19 @@ class Background(abc.ABC):
         def awaited(*arguments: Any) -> Any:
             if self._loop is None:
                 self._loop = asyncio.Runner()
-                weakref.finalize(self, self._loop.close)
+                weakref.finalize(self, _close, self._loop)
             return self._loop.run(function(*arguments))
 
         return awaited
+
+
+def _close(loop: asyncio.Runner) -> None:
+    """Close an event loop. Garbage collection may call this in a thread that runs another loop, where it cannot be closed."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        loop.close()
+    else:
+        thread = threading.Thread(target=loop.close)
+        thread.start()
+        thread.join()

@@ -20,7 +20,7 @@ import xxhash
 from headwater.core.clock import Microseconds
 from headwater.core.errors import HeadwaterError, SchemaError
 from headwater.core.storage import TEMPORARY, Storage
-from headwater.events.encrypted_state import Sealing
+from headwater.events.encrypted_state import StateEncryption
 from headwater.events.field_types import json_default, shape_of
 
 EVERY = 100
@@ -46,14 +46,19 @@ class Snapshots:
     """The snapshots of one topic and one code fingerprint; empty without a storage."""
 
     def __init__(
-        self, storage: Storage | None, folder: str, code: str, state_type: Any, sealing: Sealing | None = None
+        self,
+        storage: Storage | None,
+        folder: str,
+        code: str,
+        state_type: Any,
+        encryption: StateEncryption | None = None,
     ) -> None:
-        """`folder` belongs to one incarnation of a topic. `sealing` encrypts the snapshots."""
-        self._sealing = sealing
+        """`folder` belongs to one incarnation of a topic. `encryption` encrypts the snapshots."""
+        self._encryption = encryption
         self._storage = storage
         self._folder = folder
         self._code = code
-        self.why_not: str | None = None if storage is not None else "the workspace is kept nowhere"
+        self.why_not: str | None = None if storage is not None else "the workspace is in memory"
         try:
             self._from_json = shape_of(state_type).from_json
         except SchemaError as error:
@@ -65,8 +70,8 @@ class Snapshots:
             return None
         try:
             data = self._storage.read(self._name(aggregate_id))
-            if self._sealing is not None:
-                data = self._sealing.opened(data)
+            if self._encryption is not None:
+                data = self._encryption.decrypt(data)
             (digest,) = struct.unpack_from("<Q", data)
             if xxhash.xxh3_64_intdigest(data[8:]) != digest:
                 return None
@@ -95,8 +100,8 @@ class Snapshots:
                 return False
             name = self._name(aggregate_id)
             data = struct.pack("<Q", xxhash.xxh3_64_intdigest(data)) + data
-            if self._sealing is not None:
-                data = self._sealing.sealed(aggregate_id, data)
+            if self._encryption is not None:
+                data = self._encryption.encrypt(aggregate_id, data)
             self._storage.make_dirs(name.rpartition("/")[0])
             self._storage.put(name, data)
         except (HeadwaterError, ValueError, TypeError, KeyError, AttributeError):

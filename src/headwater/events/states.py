@@ -19,9 +19,9 @@ from headwater.catalog.definitions import TopicDefinition
 from headwater.core.clock import Microseconds
 from headwater.core.errors import StorageError
 from headwater.events.aggregates import Aggregate
-from headwater.events.encrypted_state import Forgettings
+from headwater.events.encrypted_state import ForgottenSubjects
 from headwater.events.envelope import Recorded
-from headwater.events.event_positions import Places
+from headwater.events.event_positions import KeyOffsets
 from headwater.events.event_schema import EventLayout, PlacedEvent, all_columns
 from headwater.events.snapshots import EVERY, Snapshot, Snapshots
 from headwater.log.protocol import Log
@@ -52,17 +52,17 @@ class States(Generic[S]):
         self,
         log: Log,
         layout: EventLayout,
-        places: Places,
+        places: KeyOffsets,
         snapshots: Snapshots,
-        forgettings: Forgettings,
+        forgotten: ForgottenSubjects,
         cached_max: int = CACHED_MAX,
     ) -> None:
         self._log = log
         self._aggregate: Aggregate[S, Any, Any] = layout.aggregate
         self._layout = layout
-        self._places = places
+        self._key_offsets = places
         self._snapshots = snapshots
-        self._forgettings = forgettings
+        self._forgotten_subjects = forgotten
         self._cached_max = cached_max
         self._known: OrderedDict[str, KnownAggregate[S]] = OrderedDict()
         self._seen: dict[str, int] = {}
@@ -71,7 +71,7 @@ class States(Generic[S]):
     @property
     def topic(self) -> TopicDefinition:
         """The topic of the events."""
-        return self._places.topic
+        return self._key_offsets.topic
 
     def partition(self, aggregate_id: str) -> int:
         """Return the partition of an aggregate's events."""
@@ -91,7 +91,7 @@ class States(Generic[S]):
             known = self._folded(aggregate_id, known, offsets)
             known = self._kept(aggregate_id, known)
         self._remember(aggregate_id, known)
-        self._seen[aggregate_id] = self._places.read_to(partition)
+        self._seen[aggregate_id] = self._key_offsets.read_to(partition)
         return known
 
     def put(self, aggregate_id: str, known: KnownAggregate[S]) -> None:
@@ -100,7 +100,7 @@ class States(Generic[S]):
 
     def forget_forgotten(self) -> bool:
         """Drop the cache if a subject was forgotten since the last call, and return whether that is so."""
-        if not self._forgettings.any_new():
+        if not self._forgotten_subjects.any_new():
             return False
         self.forget()
         return True
@@ -133,11 +133,11 @@ class States(Generic[S]):
         return base
 
     def _offsets(self, aggregate_id: str, after: int) -> npt.NDArray[np.int64]:
-        return self._places.offsets(self.partition(aggregate_id), (aggregate_id,), after)
+        return self._key_offsets.offsets(self.partition(aggregate_id), (aggregate_id,), after)
 
     def _read(self, aggregate_id: str, offsets: npt.NDArray[np.int64]) -> Iterator[Recorded[Any]]:
         partition, columns = self.partition(aggregate_id), all_columns(self.topic)
-        for batch in self._places.records(partition, (aggregate_id,), offsets, columns):
+        for batch in self._key_offsets.records(partition, (aggregate_id,), offsets, columns):
             yield from self._layout.recorded(self.topic, partition, batch)
 
     def _from_snapshot(self, aggregate_id: str, offsets: npt.NDArray[np.int64]) -> KnownAggregate[S] | None:
@@ -162,7 +162,7 @@ class States(Generic[S]):
     def _placed(self, aggregate_id: str, offsets: npt.NDArray[np.int64]) -> Iterator[PlacedEvent]:
         partition = self.partition(aggregate_id)
         columns = [name for name in all_columns(self.topic) if name != "meta"]
-        for batch in self._places.records(partition, (aggregate_id,), offsets, columns):
+        for batch in self._key_offsets.records(partition, (aggregate_id,), offsets, columns):
             yield from self._layout.placed(self.topic, batch)
 
     def _next(self, known: KnownAggregate[S], placed: PlacedEvent) -> KnownAggregate[S]:

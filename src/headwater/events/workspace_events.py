@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headwater.core.arguments import label, text
 from headwater.core.clock import Clock
-from headwater.core.errors import UsageError
+from headwater.core.errors import UsageError, shown
 from headwater.log.protocol import Log
 from headwater.log.reader import wait_ms
 
@@ -58,8 +58,10 @@ class EventSourcing(abc.ABC):
 
         if not isinstance(aggregate, Aggregate):
             raise UsageError(
-                f"a store is of an aggregate, not of {aggregate!r}",
+                f"store() takes an Aggregate, not {shown(aggregate)}",
                 hint='ws.store(Aggregate("account", decide, fold))',
+                argument="aggregate",
+                value=aggregate,
             )
         known = self._stores.get(aggregate.name)
         if known is None or known.aggregate is not aggregate:
@@ -83,8 +85,10 @@ class EventSourcing(abc.ABC):
         label(name, "reaction")
         if not isinstance(to, (str, Store)):
             raise UsageError(
-                f"a reaction is to the events of a store or to a view, not to {to!r}",
-                hint='ws.reaction("welcome", ws.store(account)), or the name of a view',
+                f"reaction() takes a store or the name of a view, not {shown(to)}",
+                hint='ws.reaction("welcome", ws.store(account)), or ws.reaction("welcome", "a_view")',
+                argument="to",
+                value=to,
             )
 
         def declare(function: Callable[..., Any]) -> Reaction:
@@ -105,7 +109,7 @@ class EventSourcing(abc.ABC):
         the background."""
         from headwater.events.calls import Service
 
-        text(topic, "the topic of a service", hint='@ws.serve("payouts")')
+        text(topic, "topic", hint='@ws.serve("payouts")')
 
         def declare(function: Callable[..., Any]) -> Service:
             made = Service(self.log, self._clock, topic, function)
@@ -145,9 +149,14 @@ class EventSourcing(abc.ABC):
 
     def _checked_calls(self, topic: Any, returns: Any) -> CallClient:
         """Return the client for calls; UsageError if the arguments are invalid."""
-        text(topic, "the topic of a call", hint='ws.call("payouts", Payout(...))')
+        text(topic, "topic", hint='ws.call("payouts", Payout(...))')
         if returns is not None and not _is_dataclass(returns):
-            raise UsageError(f"what a call returns is a dataclass, not {returns!r}", hint="returns=PaidOut")
+            raise UsageError(
+                f"returns must be a dataclass, not {returns!r}",
+                hint="returns=PaidOut",
+                argument="returns",
+                value=returns,
+            )
         if self._calls is None:
             from headwater.events.calls import CallClient
 

@@ -89,7 +89,7 @@ class Why:
     def changed(self) -> str:
         """The time of the last change to the rows, in words."""
         if self.changed_tick is None:
-            return f"last changed before tick {self.kept_from}, the first that is kept"
+            return f"last changed before tick {self.kept_from}, the first kept tick"
         return f"last changed by tick {self.changed_tick}"
 
     @property
@@ -97,9 +97,11 @@ class Why:
         """Remarks for people: that the rows come from no record, or that records are missing."""
         said = []
         if not self.records:
-            said.append("from no record: the SQL itself says it, or it is there because nothing else is")
+            said.append(
+                "from no record: the row is a constant of the SELECT, or is there because no record matches"
+            )
         if not self.complete:
-            said.append("records were removed since: what is kept of them does not give the row")
+            said.append("records were removed since: the remaining records do not give the row")
         return said
 
     def __str__(self) -> str:
@@ -143,7 +145,7 @@ def why(
     if not computed.num_rows:
         raise GapError(
             f"the records that this row of view {view!r} comes from were removed",
-            hint="retention and compaction remove records, also those that views are made of",
+            hint="retention and compaction also remove records that rows of views come from",
             view=view,
             tick=manifest.tick,
         )
@@ -218,10 +220,10 @@ def _looked_up(store: StateStore, manifest: Manifest, state: ViewState, wanted: 
 
 def _no_row(state: ViewState, wanted: Slice, tick: int) -> RowNotFoundError:
     key = {state.arrow_schema.field(c).name: value[0].as_py() for c, value in wanted.items()}
-    told = ", ".join(f"{name} = {value!r}" for name, value in key.items())
+    condition = ", ".join(f"{name} = {value!r}" for name, value in key.items())
     return RowNotFoundError(
-        f"view {state.name!r} has no row at tick {tick}" + (f" with {told}" if told else ""),
-        hint=f"ws.view({state.name!r}).read(as_of={tick}) is all that it had",
+        f"view {state.name!r} has no row at tick {tick}" + (f" with {condition}" if condition else ""),
+        hint=f"ws.view({state.name!r}).read(as_of={tick}) returns all its rows",
         view=state.name,
         key=key,
         tick=tick,
@@ -270,9 +272,9 @@ def _units(tools: EngineContext, manifest: Manifest, view: str) -> Sequence[View
         state = view_state(manifest, unit.name)
         if state.record.identity != unit.identity:
             raise ViewUnavailableError(
-                f"view {unit.name!r} is declared anew since tick {manifest.tick}",
-                detail="what it was made of then is not known any more",
-                hint="a later tick, of what it is now, can be asked for: ws.run() makes one",
+                f"view {unit.name!r} was replaced after tick {manifest.tick}",
+                detail="its earlier definition is no longer known",
+                hint="commit a tick of the new definition with ws.run(), and ask for that tick",
                 view=unit.name,
                 status="replaced",
                 tick=manifest.tick,

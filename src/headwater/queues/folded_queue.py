@@ -55,7 +55,7 @@ class FoldedQueue:
                 self.read_to(end)
             except GapError:  # other processes wrote checkpoints and removed earlier records
                 self.state = self._open()
-                self.window.let_go()
+                self.window.drop_cached()
 
     def read_to(self, end: int) -> list[OperationOutcome]:
         """Fold the records up to an offset, and return the outcome of each."""
@@ -65,7 +65,7 @@ class FoldedQueue:
         """Fold one record, which was appended at an offset and a time."""
         self.since = 0 if op.kind == "checkpoint" else self.since + 1
         if op.kind == "gone":
-            self.window.let_go(op.places)
+            self.window.drop_cached(op.places)
         return self.state.apply(op, number, at)
 
     def ends(self) -> dict[int, int]:

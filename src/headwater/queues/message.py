@@ -268,20 +268,27 @@ class Message:
             self.ack()
         else:
             with suppress(LeaseLostError):  # the error that left the block must not be masked
-                self.nack(error=said(error))
+                self.nack(error=error_summary(error))
 
 
 def refuse_final_delay(delay: Span | None, final: bool) -> None:
     """Raise UsageError if `final` is not a boolean, or if both `final` and a delay are given."""
     if not isinstance(final, bool):
-        raise UsageError(f"final is True or False, not {final!r}", hint="queue.nack(message, final=True)")
+        raise UsageError(
+            f"final must be True or False, not {final!r}",
+            hint="queue.nack(message, final=True)",
+            argument="final",
+            value=final,
+        )
     if final and delay is not None:
         raise UsageError(
-            "a message that is given up does not come again after a delay", hint="leave delay or final out"
+            "final and delay cannot be combined: a message that is dead is not delivered again",
+            hint="leave out delay or final",
+            reason="final-with-delay",
         )
 
 
-def said(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """Return an error's type and message, as a dead letter stores them."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
@@ -292,7 +299,12 @@ def error_text(error: Any) -> str | None:
     if error is None:
         return None
     if not isinstance(error, str):
-        raise UsageError(f"an error is a text, not {error!r}", hint="queue.nack(message, error=str(error))")
+        raise UsageError(
+            f"error must be a string, not {error!r}",
+            hint="queue.nack(message, error=str(error))",
+            argument="error",
+            value=error,
+        )
     short = error if len(error) <= ERROR_CHARACTERS_MAX else f"{error[:ERROR_CHARACTERS_MAX]}..."
     return short.encode("utf-8", "replace").decode()
 
@@ -306,5 +318,6 @@ def parse_token(text: str) -> tuple[int, int]:
     except ValueError:
         raise UsageError(
             f"{text!r} is not the token of a message",
-            hint="`headwater queue receive` gives them, such as 0-17@42",
+            hint="copy the token that `headwater queue receive` printed, such as 0-17@42",
+            token=text,
         ) from None

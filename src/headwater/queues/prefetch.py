@@ -134,11 +134,11 @@ class Window:
         happens."""
         now = forgettings(self._log, self._log.topic(self._queue.topic))
         if now != self._forgettings:
-            self.let_go()
+            self.drop_cached()
             self._forgettings = now
         return now
 
-    def let_go(self, gone: Places = NONE) -> None:
+    def drop_cached(self, gone: Places = NONE) -> None:
         """Drop all cached rows, which are then read again, and the positions in `gone`, whose records were excised."""
         self._chunks.clear()
         self._cached = 0

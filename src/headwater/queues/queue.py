@@ -201,7 +201,7 @@ class Queue:
         """Return a row for each active lease, by expiry time, the earliest first."""
         ledger, now = self._ledger(), self.clock.now_us()
         with ledger.locked():
-            held = [(g, g.open & (g.until > now)) for g in ledger.look().leases.values()]
+            held = [(g, g.open & (g.until > now)) for g in ledger.current().leases.values()]
             found = [
                 {
                     "worker": grant.worker,
@@ -245,7 +245,9 @@ class Queue:
         except TopicNotFoundError as error:
             if error.facts.get("topic") == self.definition.topic:
                 raise
-            raise QueueNotFoundError(f"queue {self.name!r} was dropped", queue=self.name) from None
+            raise QueueNotFoundError(
+                f"queue {self.name!r} was dropped", reason="dropped", queue=self.name
+            ) from None
 
     def _ops(
         self, kind: Kind, messages: Any, *, span_us: Microseconds | None = None, error: str | None = None
@@ -278,18 +280,20 @@ class Queue:
     def _refuse_foreign(self, queue: str) -> None:
         if queue != self.name:
             raise UsageError(
-                f"this message is of queue {queue!r}, not of {self.name!r}",
-                hint="message.ack() knows its queue",
+                f"the message belongs to queue {queue!r}, not to {self.name!r}",
+                hint="message.ack() acknowledges it in its own queue",
+                queue=self.name,
+                message_queue=queue,
             )
 
     def _refuse_unknown(self, place: int) -> None:
         ledger = self._ledger()
         with ledger.locked():
-            taken = ledger.look().taken.contains(np.array([place]))
+            taken = ledger.current().taken.contains(np.array([place]))
         if not taken[0]:
             raise MessageNotFoundError(
-                f"no message {shown(place)} of queue {self.name!r} was ever handed out",
-                hint=f"`headwater queue receive {self.name}` hands out the next ones",
+                f"message {shown(place)} of queue {self.name!r} was never delivered",
+                hint=f"`headwater queue receive {self.name}` delivers the next messages",
                 queue=self.name,
                 place=shown(place),
             )
@@ -300,16 +304,16 @@ class Queue:
             return
         ledger = self._ledger()
         with ledger.locked():
-            grant = ledger.look().holder(int(lost[0]))
+            grant = ledger.current().holder(int(lost[0]))
         holder = None if grant is None else grant.worker
         names = [shown(place) for place in lost.tolist()]
-        which = f"message {names[0]}" if len(names) == 1 else f"{len(names)} messages, {names[0]} the first,"
+        which = f"message {names[0]}" if len(names) == 1 else f"{len(names)} messages (first: {names[0]})"
         raise LeaseLostError(
-            f"{which} of queue {self.name!r} cannot be {what}: worker {self.worker!r} does not hold it",
-            detail=f"worker {holder!r} has it now"
+            f"{which} of queue {self.name!r} cannot be {what}: worker {self.worker!r} does not hold its lease",
+            detail=f"worker {holder!r} holds the lease now"
             if holder is not None and holder != self.worker
-            else "its lease ran out, it was acknowledged or given back before, or its record was excised",
-            hint="drop what was done with it, or do it so that twice does no harm; work that takes longer extends its lease",
+            else "the lease expired, the message was acknowledged or given back before, or its record was excised",
+            hint="discard the work or make it idempotent; a worker that needs more time calls message.extend()",
             queue=self.name,
             worker=self.worker,
             messages=names,
@@ -328,8 +332,10 @@ def _each(messages: Any) -> list[Message]:
         if all(isinstance(message, Message) for message in found):
             return found
     raise UsageError(
-        f"messages are what receive() gave, not {messages!r}",
+        f"expected messages that receive() returned, not {messages!r}",
         hint="queue.ack(message), or queue.ack(messages)",
+        argument="messages",
+        value=messages,
     )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from headwater.core.errors import LeaseLostError
-from headwater.queues.message import Message, Messages, Receiving, Span, said
+from headwater.queues.message import Message, Messages, Receiving, Span, error_summary
 
 PIECE_S = 0.5
 """Longest single wait in a thread: a wait is split, so that a cancelled task leaves no thread behind for longer."""
@@ -78,7 +78,7 @@ class AsyncQueue:
                             self.queue.nack(message)
                     raise
                 except Exception as error:  # noqa: BLE001 - a handler may raise anything; the message stores the error
-                    await self._settled(self.nack(message, delay=delay, error=said(error)))
+                    await self._settled(self.nack(message, delay=delay, error=error_summary(error)))
                 else:
                     if not message.settled:
                         await self._settled(self.ack(message))

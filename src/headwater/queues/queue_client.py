@@ -40,7 +40,7 @@ SPARE = 64
 """Number of extra candidates that a claim names, in case other processes claim some first."""
 FLOORS_EVERY_MS = 200.0
 """Shortest time between moves of the cursor that holds retention back, in milliseconds."""
-BURY_ATTEMPTS = 20
+DEAD_LETTER_ATTEMPTS = 20
 """Attempts to write dead letters at once. They are written only with every record before folded; if other processes
 keep appending, the next request tries again."""
 CLOSE_S = 10.0
@@ -94,7 +94,7 @@ class Ledger:
         self._gathering.submit(ask)
         return ask
 
-    def look(self) -> QueueState:
+    def current(self) -> QueueState:
         """Return the current state, read only. The caller holds `locked()` while it reads the state, if other threads
         may call."""
         with self._lock:
@@ -173,7 +173,7 @@ class Ledger:
         else:
             self._move_floors()
         if self._state.dying:
-            self._bury()
+            self._write_dead_letters()
         self._hand_out(asks)
 
     def _checked(self, ask: QueueRequest, now: Microseconds) -> Iterator[Op]:
@@ -183,7 +183,7 @@ class Ledger:
             if op.kind not in ("ack", "nack", "release", "extend") or op.lease is None:
                 yield op
                 continue
-            held = self._state.held(op.lease, op.worker, op.places, now)
+            held = self._state.covered(op.lease, op.worker, op.places, now)
             if not held.all():
                 ask.lost.append((op, op.places[~held]))
             if held.any():
@@ -259,9 +259,9 @@ class Ledger:
         assert at is not None
         return at
 
-    def _bury(self) -> None:
+    def _write_dead_letters(self) -> None:
         """Write the dead letters of messages that were delivered too often, in one append with the 'bury' record."""
-        for _ in range(BURY_ATTEMPTS):
+        for _ in range(DEAD_LETTER_ATTEMPTS):
             if not self._state.dying:
                 return
             places = np.array(sorted(self._state.dying), dtype=np.int64)

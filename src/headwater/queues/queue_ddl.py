@@ -43,16 +43,14 @@ def create_queue(
             known = entry_of(log, name)
     there = QueueDefinition.from_entry(known)
     differs = [
-        f"{k}: {there.shown().get(k)} and not {v}"
-        for k, v in made.shown().items()
-        if there.shown().get(k) != v
+        f"{k}: {there.shown().get(k)}, not {v}" for k, v in made.shown().items() if there.shown().get(k) != v
     ]
-    differs += [f"{k}: {v} and not none" for k, v in there.shown().items() if k not in made.shown()]
+    differs += [f"{k}: {v}, not unset" for k, v in there.shown().items() if k not in made.shown()]
     if differs:
         raise QueueExistsError(
-            f"queue {there.name!r} is there already, and differs",
+            f"queue {there.name!r} already exists with another definition",
             detail="; ".join(differs),
-            hint=f'ws.queue("{there.name}") opens it as it is; ws.drop_queue("{there.name}") removes it',
+            hint=f'ws.queue("{there.name}") opens the existing queue; ws.drop_queue("{there.name}") drops it',
             queue=there.name,
             difference=differs,
         )
@@ -66,8 +64,9 @@ def _make_state(log: Log, queue: QueueDefinition, start: Start) -> None:
     except TopicExistsError:
         if log.topic(name).schema.names != SCHEMA.names:
             raise UsageError(
-                f"queue {queue.name!r} would keep its state on topic {name!r}, which is there and has other columns",
-                hint="give the queue another name",
+                f"queue {queue.name!r} needs the topic {name!r} for its state, but a topic of that name with other columns exists",
+                hint="choose another name for the queue",
+                queue=queue.name,
                 topic=name,
             ) from None
     log.create_cursor(name, POSITION, {0: 0}, True)

@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 """The message's partition and offset in the queue's topic, the number of its deliveries, its last error, and its row:
 as JSON, and exactly, as an Arrow stream. A message that dies again replaces its row. Private values are left out of the
 JSON, and are encrypted in the stream."""
-HIDDEN = ("_offset", "_appended_at", "_sequence", "_op", FORGOTTEN)
+METADATA_COLUMNS = ("_offset", "_appended_at", "_sequence", "_op", FORGOTTEN)
 
 
 def make_letters(log: Log, queue: QueueDefinition) -> None:
@@ -40,8 +40,9 @@ def make_letters(log: Log, queue: QueueDefinition) -> None:
         log.create_topic(define_topic(name, SCHEMA, key=KEY, options={"cleanup": "compact"}))
     elif known.schema.names != SCHEMA.names:
         raise UsageError(
-            f"queue {queue.name!r} would keep dead messages on topic {name!r}, which is there and has other columns",
-            hint="give the queue another name",
+            f"queue {queue.name!r} needs the topic {name!r} for dead messages, but a topic of that name with other columns exists",
+            hint="choose another name for the queue",
+            queue=queue.name,
             topic=name,
         )
 
@@ -73,4 +74,4 @@ def letters_of(
 
 def own_columns(rows: pa.Table) -> pa.Table:
     """Return rows without the metadata columns of the log."""
-    return rows.drop_columns([name for name in HIDDEN if name in rows.column_names])
+    return rows.drop_columns([name for name in METADATA_COLUMNS if name in rows.column_names])

@@ -89,6 +89,8 @@ def define_queue(name: Any, topic: TopicDefinition, options: Mapping[str, Any]) 
         raise UsageError(
             f"{name!r} cannot be the name of a queue",
             hint="use letters, digits and underscores, not starting with a digit",
+            argument="name",
+            value=name,
         )
     lease, deliveries = options.get("lease"), options.get("deliveries")
     made = QueueDefinition(
@@ -104,25 +106,33 @@ def define_queue(name: Any, topic: TopicDefinition, options: Mapping[str, Any]) 
     for column, _ in topic.private:
         if column in (*made.key, made.delay):
             raise SchemaError(
-                f"queue {name!r} cannot go by column {column!r} of topic {topic.name!r}: it is private",
-                detail="the queue must still go by it when the key to its values is gone",
-                hint="go by another column, such as an id that says nothing by itself",
+                f"queue {name!r} cannot use private column {column!r} of topic {topic.name!r} for its order or delay",
+                detail="the queue needs the value even after its subject was forgotten",
+                hint="use another column, such as an id without personal data",
+                reason="private-column",
+                queue=name,
                 topic=topic.name,
+                column=column,
             )
     if topic.partitions > 1 and made.key and not (topic.routing and set(topic.routing) <= set(made.key)):
         raise SchemaError(
-            f"queue {name!r} cannot keep the order of {', '.join(made.key)}: messages of one key lie in several partitions of "
-            f"topic {topic.name!r}",
-            hint=f"a topic with partition_by = '{made.key[0]}', or with one partition, has them in one",
+            f"queue {name!r} cannot deliver in order of {', '.join(made.key)}: topic {topic.name!r} has messages of one key in "
+            "several partitions",
+            hint=f"use a topic with partition_by = '{made.key[0]}', or with one partition",
+            reason="key-in-several-partitions",
+            queue=name,
             topic=topic.name,
         )
     if made.delay is not None:
         kind = check_column(topic, made.delay).type
         if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             raise SchemaError(
-                f"column {made.delay!r} of topic {topic.name!r} cannot delay a message: it is neither a time nor a number",
-                hint="a TIMESTAMP says from when on, a number how many seconds after the append",
+                f"column {made.delay!r} of topic {topic.name!r} cannot delay messages: its type is neither TIMESTAMP nor a number",
+                hint="use a TIMESTAMP, the time of the first delivery, or a number, seconds after the append",
+                reason="delay-type",
+                queue=name,
                 topic=topic.name,
+                column=made.delay,
             )
     return made
 
@@ -131,7 +141,12 @@ def lease_of(value: Any) -> Microseconds:
     """Return the duration of a lease; UsageError if it is not positive."""
     span = span_us(value, "lease")
     if span <= 0:
-        raise UsageError(f"a lease is longer than nothing, not {value!r}", hint="lease='30 seconds'")
+        raise UsageError(
+            f"a lease must be longer than 0 seconds, not {value!r}",
+            hint="lease='30 seconds'",
+            argument="lease",
+            value=value,
+        )
     return span
 
 
@@ -144,7 +159,10 @@ def _columns(key: Any) -> tuple[str, ...]:
     columns = (key,) if isinstance(key, str) else () if key is None else key
     if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
         raise UsageError(
-            f"key is the name of a column or a list of names, not {key!r}", hint="key='customer'"
+            f"key must be the name of a column or a list of names, not {key!r}",
+            hint="key='customer'",
+            argument="key",
+            value=key,
         )
     return tuple(columns)
 
@@ -162,7 +180,7 @@ def entry_of(log: Log, name: str) -> Entry:
         known = ", ".join(sorted(entries))
         raise QueueNotFoundError(
             f"there is no queue {name!r}",
-            hint=f"there are {known}" if known else f'make it: ws.queue("{name}", topic="outbox")',
+            hint=f"existing queues: {known}" if known else f'create it: ws.queue("{name}", topic="outbox")',
             queue=name,
         )
     return found

@@ -24,9 +24,9 @@ from headwater.queues.queue_records import Op
 
 Counts = npt.NDArray[np.int64]
 
-LOOK_LEAST = 16
+CANDIDATES_MIN = 16
 """Number of candidates of a claim that are checked at first."""
-LAPSED = "its lease ran out"
+LAPSED = "its lease expired"
 """The error of a message whose lease expired before it was acknowledged or given back."""
 
 
@@ -158,7 +158,7 @@ class QueueState:
         """Whether a lease has expired that no record has expired yet."""
         return bool(self._lapses) and self._lapses[0][0] <= now
 
-    def held(self, lease: int, worker: str | None, places: Places, now: Microseconds) -> Mask:
+    def covered(self, lease: int, worker: str | None, places: Places, now: Microseconds) -> Mask:
         """Return which of these positions a worker's lease covers at a time."""
         grant = self.leases.get(lease)
         if grant is None or (worker is not None and grant.worker != worker):
@@ -230,14 +230,14 @@ class QueueState:
 
     def _claim(self, op: Op, number: int, at: Microseconds) -> OperationOutcome:
         places, keys = (op.places, op.keys) if len(op.places) else self._candidates
-        count, look = op.count or 0, max(LOOK_LEAST, 2 * (op.count or 0))
+        count, candidates_max = op.count or 0, max(CANDIDATES_MIN, 2 * (op.count or 0))
         while True:  # most candidates are free, so the first few usually suffice
-            chosen = np.flatnonzero(self._free(places[:look], None if keys is None else keys[:look], at))[
-                :count
-            ]
-            if len(chosen) == count or look >= len(places):
+            chosen = np.flatnonzero(
+                self._free(places[:candidates_max], None if keys is None else keys[:candidates_max], at)
+            )[:count]
+            if len(chosen) == count or candidates_max >= len(places):
                 break
-            look *= 4
+            candidates_max *= 4
         after = int(chosen[-1]) + 1 if len(chosen) else len(places)
         self._candidates = places[after:], None if keys is None else keys[after:]
         if not len(chosen):

@@ -38,7 +38,7 @@ def standing_of(log: Log, clock: Clock, ledger: Ledger) -> QueueStanding:
     now, topic = clock.now_us(), ledger.queue.topic
     late = ledger.delayed()
     with ledger.locked():
-        state = ledger.look()
+        state = ledger.current()
         ends = log.ends([topic])[topic]
         taken = dict.fromkeys(ends, 0)
         for first, end in state.taken:

@@ -15,10 +15,10 @@ from headwater.core.arguments import whole_number
 from headwater.core.clock import Microseconds, parse_span_us, to_us
 from headwater.core.errors import HeadwaterError, LeaseLostError, UsageError
 from headwater.core.parallel import WaitedThread
-from headwater.queues.message import Message, Messages, Receiving, Span, said
+from headwater.queues.message import Message, Messages, Receiving, Span, error_summary
 from headwater.queues.queue_definition import delay_of
 
-LOOK_S = 0.5
+STOP_CHECK_S = 0.5
 """Interval, in seconds, at which a waiting thread checks whether it should stop."""
 BACK_OFF = "1 second"
 BACK_OFF_MAX_US = parse_span_us("10 minutes")
@@ -64,7 +64,10 @@ class Worker:
     def __init__(self, queue: Receiving, handler: Callable[[Any], object], options: WorkOptions) -> None:
         if not callable(handler):
             raise UsageError(
-                f"a handler is a function of a message, not {handler!r}", hint="queue.work(send)"
+                f"a handler must be a function of a message, not {handler!r}",
+                hint="queue.work(send)",
+                argument="handler",
+                value=handler,
             )
         self._queue = queue
         self._handler = handler
@@ -141,7 +144,7 @@ class Worker:
         quiet_since = self._steady_s()
         while not self._stopping.is_set():
             try:
-                messages = self._queue.receive(self._max, LOOK_S, ack=done or None)
+                messages = self._queue.receive(self._max, STOP_CHECK_S, ack=done or None)
                 done = []
             except LeaseLostError:  # the message is delivered elsewhere, so its handler may be called twice
                 done = []
@@ -220,13 +223,13 @@ class Worker:
 
     def _said(self, error: BaseException) -> str:
         """Return the text that is stored with a message for an error."""
-        return said(error)
+        return error_summary(error)
 
     def _keep(self) -> None:
         """Extend the leases of messages being handled, well before they expire."""
         every_s = self._queue.definition.lease_us / 3e6
         while any(thread.is_alive() for thread in self._threads):
-            if self._stopping.wait(min(every_s, LOOK_S)) and not self._held:
+            if self._stopping.wait(min(every_s, STOP_CHECK_S)) and not self._held:
                 return
             now_us = self._queue.clock.now_us()
             with self._guard:

@@ -45,17 +45,22 @@ class Sharing:
         from headwater.queues.queue_ddl import create_queue
         from headwater.queues.queue_definition import OPTIONS
 
-        text_of(name, "the name of a queue", hint='ws.queue("emails", topic="outbox")')
+        text_of(name, "name", hint='ws.queue("emails", topic="outbox")')
         for option in options:
             if option not in OPTIONS:
                 raise UsageError(
-                    f"a queue has no option {option!r}", hint=f"its options are {', '.join(OPTIONS)}"
+                    f"a queue has no option {option!r}",
+                    hint=f"its options are {', '.join(OPTIONS)}",
+                    option=option,
                 )
         if topic is not None:
-            create_queue(self.log, name, text_of(topic, "the name of a topic"), start, options)
+            create_queue(self.log, name, text_of(topic, "topic"), start, options)
         elif options:
             raise UsageError(
-                f"queue {name!r} is given options but no topic", hint='name it to make it: topic="outbox"'
+                f"options of queue {name!r} are given without a topic",
+                hint='to create the queue, name its topic: topic="outbox"',
+                reason="options-without-topic",
+                queue=name,
             )
         return Queue(self.log, self._clock, self._queues, name, worker)
 
@@ -67,7 +72,7 @@ class Sharing:
         """Drop a queue, with its leases and its dead messages. The topic stays unchanged."""
         from headwater.queues.queue_ddl import drop_queue
 
-        drop_queue(self.log, text_of(name, "the name of a queue"))
+        drop_queue(self.log, text_of(name, "name"))
 
     def _close_queues(self) -> None:
         if self._ledgers is not None:

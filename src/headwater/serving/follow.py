@@ -158,7 +158,7 @@ class Following(Generic[Item]):
         started_ms = self._clock.steady_ms()
         while not self._closed:
             if self._arrivals.closed:
-                raise ClosedError("this workspace was closed", hint="open it again with hw.open")
+                raise ClosedError("the workspace was closed", hint="open it again with hw.open")
             found = self._advance()
             if found is not None:
                 return found
@@ -198,7 +198,7 @@ class Following(Generic[Item]):
             self._at is not None
             and ticks[-1] == self._at.number
             and not self._fresh
-            and not self._is_put_back()
+            and not self._was_restored()
         ):
             return None
         if not self._fresh:
@@ -220,7 +220,7 @@ class Following(Generic[Item]):
             self._at = latest.token
             return None
         rows = self._followed.begin(latest)
-        self._stand(
+        self._move_to(
             latest, self._followed.mark(latest)
         )  # the mark is read again: begin() may have replanned the query
         self._fresh, self._resumed, self.snapshot = False, True, True
@@ -229,7 +229,7 @@ class Following(Generic[Item]):
     def _next(self, newest: int) -> Item | None:
         """Return the next change up to the newest tick."""
         assert self._at is not None
-        if newest <= self._at.number and self._is_put_back():
+        if newest <= self._at.number and self._was_restored():
             raise other_history(self._at, None, self._store.ticks(), self._followed.name)
         if not self._resumed:
             if self._at.number in self._store.ticks():
@@ -252,16 +252,16 @@ class Following(Generic[Item]):
             if self._mark is None:
                 change = self._followed.begin(now)
             elif self._lost or mark != self._mark:
-                raise self._anew(tick, newest)
+                raise self._rebuilt(tick, newest)
             else:
                 change = self._followed.step(self._before, now)
-            self._stand(now, mark)
+            self._move_to(now, mark)
             if len(change):
                 self.snapshot = False
                 return self._item(change, tick)
         return None
 
-    def _is_put_back(self) -> bool:
+    def _was_restored(self) -> bool:
         """Whether an older copy of the workspace was restored while this process follows it: the newest tick is older than
         the last one returned, or is another tick with the same number. If the newest tick is newer, the ID of its previous
         tick reveals a restore."""
@@ -279,15 +279,15 @@ class Following(Generic[Item]):
         self._followed.check(latest)
         return latest.token
 
-    def _stand(self, manifest: Manifest, mark: Mark | None) -> None:
+    def _move_to(self, manifest: Manifest, mark: Mark | None) -> None:
         self._mark, self._before, self._lost = mark, manifest, False
         self._at = self._given = manifest.token
         self.tick = manifest.tick
 
-    def _anew(self, tick: int, newest: int) -> TickNotKeptError:
+    def _rebuilt(self, tick: int, newest: int) -> TickNotKeptError:
         return TickNotKeptError(
-            f"{self._followed.name} was built anew at tick {tick}: changes before it are of another history",
-            hint=f"read the contents at tick {tick} or later, and follow the changes from there",
+            f"{self._followed.name} was rebuilt at tick {tick}: changes from before the rebuild cannot be followed",
+            hint=f"read the contents at tick {tick} or later and follow the changes from there",
             tick=self.tick,
             first_available=tick,
             last_available=newest,
@@ -372,8 +372,9 @@ class Changes(Following[pa.Table]):
 def not_part(name: str, tick: int) -> TickNotKeptError:
     """Return the error for resuming at a tick that the relation is not known to have been part of."""
     return TickNotKeptError(
-        f"{name} was no part of tick {tick}, as far as is known: there is nothing to go on from",
-        hint="leave `since` out, which begins with the rows that are there",
+        f"changes cannot be followed from tick {tick}: it is not known that {name} was part of that tick",
+        hint="omit `since` to start with the current rows",
+        reason="not-part-of-tick",
         tick=tick,
         first_available=None,
         last_available=None,

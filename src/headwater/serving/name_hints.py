@@ -50,7 +50,7 @@ def names_hinted(log: Log) -> Iterator[None]:
         hint = _unquoted(error, known) or (f"did you mean {near}?" if near else None)
         if hint is None and known:
             more = ", ..." if len(known) > _SHOWN_MAX else ""
-            hint = f"there are: {', '.join(known[:_SHOWN_MAX])}{more}"
+            hint = f"existing topics and views: {', '.join(known[:_SHOWN_MAX])}{more}"
         raise StatementError(
             error.message,
             detail=error.detail,

@@ -116,8 +116,8 @@ def answer(text: str, found: Mapping[str, QueryRelation], tools: Callable[[], En
 def not_run_yet(view: str) -> ViewUnavailableError:
     """Return the error for a view of a workspace on which no engine has run yet."""
     return ViewUnavailableError(
-        f"view {view!r} is backfilling: no tick was made yet",
-        hint="ws.run(), or `headwater run --once`, makes the first",
+        f"view {view!r} is backfilling: no tick has been committed yet",
+        hint="ws.run() or `headwater run --once` commits the first",
         view=view,
         status="backfilling",
         tick=None,

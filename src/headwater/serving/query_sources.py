@@ -80,7 +80,7 @@ class ViewSource:
             state is not None and state.status == "stopped"
         ):
             view_state(manifest, self.name)
-            raise _gone(f"view {self.name!r}")
+            raise _dropped(f"view {self.name!r}", view=self.name)
 
     def rows(self, manifest: Manifest) -> Iterator[Delta]:
         """Return the contents of the view at a tick, in pieces."""
@@ -220,7 +220,9 @@ class TopicSource:
         """Raise an error if a column was dropped, or unless a declared view that reads the topic is still to become part of
         a tick."""
         if missing := self._missing():
-            raise _gone(f"column {missing[0]!r} of topic {self.name!r}")
+            raise _dropped(
+                f"column {missing[0]!r} of topic {self.name!r}", topic=self.name, column=missing[0]
+            )
         _refuse_unread(self._log, self.name, manifest)
 
     def _missing(self) -> list[str]:
@@ -315,11 +317,17 @@ def _refuse_unread(log: Log, topic: str, manifest: Manifest) -> None:
         if topic in view.reads and (not fresh or (state is not None and state.status == "backfilling")):
             return
     raise UsageError(
-        f"no view that is kept reads these columns of topic {topic!r}, so that ticks do not cover them",
+        f"no materialized view reads these columns of topic {topic!r}, so ticks do not contain them",
         hint=f"CREATE MATERIALIZED VIEW name AS the query, and subscribe to that; or ws.topic({topic!r}).read(follow=True)",
+        reason="not-read-by-a-view",
         topic=topic,
     )
 
 
-def _gone(what: str) -> UsageError:
-    return UsageError(f"{what} is not there any more", hint="subscribe anew to what is there")
+def _dropped(what: str, **facts: str) -> UsageError:
+    return UsageError(
+        f"{what} was dropped or replaced",
+        hint="subscribe again, with another query",
+        reason="dropped",
+        **facts,
+    )

@@ -57,7 +57,7 @@ class Change:
 class FollowedQuery:
     """A query with its state in memory. See `headwater.serving.follow.Followed`."""
 
-    name = "something that the query reads"
+    name = "a topic or view that the query reads"
 
     def __init__(
         self, log: Log, store: StateStore, tools: Callable[[], EngineContext], query: QueryText, rows_max: int
@@ -121,8 +121,10 @@ class FollowedQuery:
         for source in self._sources.values():
             if isinstance(source, TopicSource) and source.lost_rows():
                 raise TickNotKeptError(
-                    f"records of topic {source.name!r} that the query was made from were removed",
-                    hint="leave `since` out, which begins with the rows that are there",
+                    f"changes cannot be followed: records of topic {source.name!r} that the query needs were removed",
+                    hint="omit `since` to start with the current rows",
+                    reason="records-removed",
+                    topic=source.name,
                     tick=None,
                     first_available=None,
                     last_available=None,
@@ -165,9 +167,9 @@ class FollowedQuery:
         held = sum(len(run) for kept in runs.values() for run in kept)
         if held > self._rows_max:
             raise SubscriptionTooLargeError(
-                f"the subscription would hold {held:,} rows in memory, and may hold {self._rows_max:,}",
-                detail="joins and aggregates keep what they need to follow changes",
-                hint="CREATE MATERIALIZED VIEW name AS the query, and subscribe to that; or raise rows_max",
+                f"the subscription needs {held:,} rows in memory, and its limit is {self._rows_max:,}",
+                detail="joins and aggregates keep rows as state",
+                hint="CREATE MATERIALIZED VIEW name AS the query, and subscribe to that; or increase rows_max",
                 rows=held,
                 rows_max=self._rows_max,
             )

@@ -52,54 +52,66 @@ def arrow_schema(schema: StructType, topic: TopicDefinition) -> pa.Schema:
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:
         name = _find(topic, field.name)
-        held = _plain(column_type(topic, name))
-        if name != field.name or _asked(field) != held or not field.nullable:
+        actual = _plain(column_type(topic, name))
+        if name != field.name or _requested_type(field) != actual or not field.nullable:
             raise UsageError(
-                f"column {field.name!r} of topic {topic.name!r} is read as {name} {held}, not as "
-                f"{field.name} {_asked(field)}{'' if field.nullable else ' NOT NULL'}",
-                hint="leave the schema out, or cast after reading",
+                f"column {field.name!r} of topic {topic.name!r} is read as {name} {actual}, not as "
+                f"{field.name} {_requested_type(field)}{'' if field.nullable else ' NOT NULL'}",
+                hint="omit the schema, or cast after reading",
+                topic=topic.name,
+                column=field.name,
+                reason="other-type",
             )
     return wanted
 
 
 def view_schema(settings: ViewSettings) -> StructType:
     """Return the columns of a read of a view; a read of changes adds `_weight` and `_tick`."""
-    held = _held(settings)
-    chosen = held.names
+    columns = _view_columns(settings)
+    chosen = columns.names
     if settings.columns:
         extra = [name for name in VIEW_METADATA_COLUMNS if settings.changes and name not in settings.columns]
-        chosen = [_column(held, name, settings.place.view).name for name in (*settings.columns, *extra)]
-    return StructType([StructField(name, from_arrow_type(held.field(name).type)) for name in chosen])
+        chosen = [_column(columns, name, settings.place.view).name for name in (*settings.columns, *extra)]
+    return StructType([StructField(name, from_arrow_type(columns.field(name).type)) for name in chosen])
 
 
 def view_arrow_schema(schema: StructType, settings: ViewSettings) -> pa.Schema:
     """Return the schema of batches for Spark; UsageError if the view cannot be read with the requested schema."""
-    held, view = _held(settings), settings.place.view
+    columns, view = _view_columns(settings), settings.place.view
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:
-        own = _column(held, field.name, view)
+        own = _column(columns, field.name, view)
         known = to_arrow_schema(
             StructType([StructField(own.name, from_arrow_type(own.type))]), timezone="UTC"
         )
         if not known.field(0).equals(field):
             raise UsageError(
                 f"column {field.name!r} of view {view!r} is read as {own.name} {own.type}, not as {field}",
-                hint="leave the schema out, or cast after reading",
+                hint="omit the schema, or cast after reading",
+                view=view,
+                column=field.name,
+                reason="other-type",
             )
     return wanted
 
 
-def _held(settings: ViewSettings) -> pa.Schema:
+def _view_columns(settings: ViewSettings) -> pa.Schema:
     """Return the columns of the view, or of its changes if these are read."""
     columns = settings.place.definition().columns
     return changes_schema(columns) if settings.changes else columns
 
 
-def _column(held: pa.Schema, name: str, view: str) -> pa.Field:
-    for field in held:
+def _column(columns: pa.Schema, name: str, view: str) -> pa.Field:
+    for field in columns:
         if field.name.lower() == name.lower():
             return field
-    raise UsageError(f"view {view!r} has no column {name!r}", hint=f"it has {', '.join(held.names)}")
+    raise UsageError(
+        f"view {view!r} has no column {name!r}",
+        hint=f"its columns are {', '.join(columns.names)}",
+        view=view,
+        column=name,
+        reason="no-such-column",
+    )
 
 
 def to_spark(batch: pa.RecordBatch, wanted: pa.Schema, topic: str) -> pa.RecordBatch:
@@ -113,9 +125,11 @@ def to_spark(batch: pa.RecordBatch, wanted: pa.Schema, topic: str) -> pa.RecordB
         except pa.ArrowException as error:
             raise SchemaError(
                 f"column {field.name!r} of topic {topic!r} no longer fits {format_type(field.type)}",
-                detail=f"the topic was altered since the query began: {error}",
-                hint="start the query again, from the same checkpoint",
+                detail=f"the topic was altered after the query started: {error}",
+                hint="restart the query from the same checkpoint",
                 topic=topic,
+                column=field.name,
+                expected=format_type(field.type),
             ) from None
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
@@ -128,10 +142,11 @@ def written_names(schema: StructType, topic: TopicDefinition) -> list[str]:
             drop = [n for n in schema.names if n in METADATA_COLUMNS and n.lower() not in known]
             raise UsageError(
                 f"topic {topic.name!r} has no column {name!r} to write to",
-                hint=f"leave them out: df.drop({', '.join(map(repr, drop))})"
+                hint=f"drop the metadata columns: df.drop({', '.join(map(repr, drop))})"
                 if name in drop
-                else f"it has {', '.join(known.values())}; ALTER TOPIC {topic.name} ADD COLUMN adds one",
+                else f"its columns are {', '.join(known.values())}; ALTER TOPIC {topic.name} ADD COLUMN adds one",
                 topic=topic.name,
+                column=name,
             )
     return [known[name.lower()] for name in schema.names]
 
@@ -145,10 +160,16 @@ def _find(topic: TopicDefinition, name: str) -> str:
     for each in known:
         if each.lower() == name.lower():
             return str(each)
-    raise UsageError(f"topic {topic.name!r} has no column {name!r}", hint=f"it has {', '.join(known)}")
+    raise UsageError(
+        f"topic {topic.name!r} has no column {name!r}",
+        hint=f"its columns are {', '.join(known)}",
+        topic=topic.name,
+        column=name,
+        reason="no-such-column",
+    )
 
 
-def _asked(field: pa.Field) -> str:
+def _requested_type(field: pa.Field) -> str:
     try:
         return _plain(field.type)
     except HeadwaterError:

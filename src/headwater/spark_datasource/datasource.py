@@ -61,8 +61,9 @@ class HeadwaterDataSource(DataSource):
         """Return the writer for `df.write`."""
         if overwrite:
             raise UsageError(
-                "a topic cannot be overwritten: what was appended to a log stays",
-                hint='.mode("append"); on a keyed topic a newer row replaces the older one of its key',
+                "a topic cannot be overwritten: it is append-only",
+                hint='use .mode("append"); on a keyed topic a newer row replaces the older row of its key',
+                reason="overwrite",
             )
         return TopicBatchWriter(write_settings(self.options, stream=False), schema)
 
@@ -70,8 +71,9 @@ class HeadwaterDataSource(DataSource):
         """Return the writer for `df.writeStream`."""
         if overwrite:
             raise UsageError(
-                "outputMode 'complete' would overwrite the topic with every batch, and a log only grows",
+                "outputMode 'complete' is not supported: every batch would overwrite the topic, which is append-only",
                 hint="use outputMode 'append', or foreachBatch with upserts to a keyed topic",
+                reason="overwrite",
             )
         return TopicStreamWriter(write_settings(self.options, stream=True), schema)
 

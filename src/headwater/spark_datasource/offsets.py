@@ -68,23 +68,27 @@ class StreamOffset:
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UsageError(
-                "the checkpoint holds positions of another source",
-                detail=f"found {plain!r}",
+                "the checkpoint has positions of another source",
+                detail=f"its positions are {plain!r}",
                 hint="start the query with a checkpointLocation of its own",
+                reason="other-source",
             ) from None
 
     def check(self, topic: TopicDefinition) -> None:
         """Raise UsageError or TopicNotFoundError if the query began in another topic than this one."""
         if self.topic != topic.name:
             raise UsageError(
-                f"the checkpoint holds positions of topic {self.topic!r}, and the query reads topic {topic.name!r}",
+                f"the checkpoint has positions of topic {self.topic!r}, but the query reads topic {topic.name!r}",
                 hint="start the query with a checkpointLocation of its own",
+                topic=topic.name,
+                checkpoint_topic=self.topic,
             )
         if self.incarnation != topic.incarnation:
             raise TopicNotFoundError(
-                f"topic {topic.name!r} was dropped and made again since this query began to read it",
-                detail="the positions in the checkpoint are those of the topic that is gone",
+                f"topic {topic.name!r} was dropped and recreated after the query started",
+                detail="the positions in the checkpoint are of the dropped topic",
                 hint="start the query with a new checkpointLocation to read the new topic",
+                reason="recreated",
                 topic=topic.name,
             )
 
@@ -162,17 +166,20 @@ class ViewOffset:
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError):
             raise UsageError(
-                "the checkpoint holds positions of another source",
-                detail=f"found {plain!r}",
+                "the checkpoint has positions of another source",
+                detail=f"its positions are {plain!r}",
                 hint="start the query with a checkpointLocation of its own",
+                reason="other-source",
             ) from None
 
     def check(self, view: str) -> None:
         """Raise UsageError if the query began in another view than this one."""
         if self.view != view:
             raise UsageError(
-                f"the checkpoint holds positions of view {self.view!r}, and the query reads view {view!r}",
+                f"the checkpoint has positions of view {self.view!r}, but the query reads view {view!r}",
                 hint="start the query with a checkpointLocation of its own",
+                view=view,
+                checkpoint_view=self.view,
             )
 
 

@@ -90,7 +90,7 @@ class ViewPlace:
         views = open_log(self.workspace).entries("view")
         if self.view not in views:
             near = difflib.get_close_matches(self.view, list(views), 1)
-            hint = f"did you mean {near[0]!r}?" if near else "SHOW VIEWS lists those that are there"
+            hint = f"did you mean {near[0]!r}?" if near else "SHOW VIEWS lists the existing views"
             raise ViewNotFoundError(f"there is no view {self.view!r}", hint=hint, view=self.view)
         return ViewDefinition.from_document(views[self.view].document)
 
@@ -105,8 +105,9 @@ class ViewPlace:
         known = log.entries(DELETION)
         if any(f"forget-{one.number}" not in known for one in log.keys.forgotten()):
             raise ViewUnavailableError(
-                f"view {self.view!r} cannot be read: somebody was forgotten, and this copy of the workspace does not know it yet",
-                hint=f"hw.open({self.workspace!r}) applies it, and ws.run() makes the views anew",
+                f"view {self.view!r} cannot be read: a subject was forgotten, and this copy of the workspace has not applied that yet",
+                hint=f"hw.open({self.workspace!r}) applies it, and ws.run() rebuilds the views",
+                reason="forgetting-pending",
                 view=self.view,
             )
         return StateStore(Storage(self.workspace), SystemClock())
@@ -128,25 +129,36 @@ class ViewSettings:
     def refuse_for_batch(self) -> None:
         """Raise UsageError for options that only streams, or only reads of changes, support."""
         if self.ticks_per_trigger is not None:
-            raise UsageError("option maxTicksPerTrigger is for streams", hint="leave it out")
+            raise UsageError(
+                "option maxTicksPerTrigger is only for streams",
+                hint="omit it",
+                option="maxTicksPerTrigger",
+                reason="stream-only",
+            )
         if self.given_starting and not self.changes:
             raise UsageError(
-                "option starting says from where on changes are read, and this reads rows",
-                hint='the rows at a tick: .option("as_of", 41); the changes after it: .option("changes", True)',
+                "option starting is only for reads of changes, and this read returns the rows at a tick",
+                hint='for the rows at a tick: .option("as_of", 41); for the changes after it: .option("changes", True)',
+                option="starting",
+                reason="changes-only",
             )
 
     def refuse_for_stream(self) -> None:
         """Raise UsageError for options that only batch reads support, and for a stream without `changes`."""
         if self.as_of is not None:
             raise UsageError(
-                "option as_of is for batch reads: a stream goes on",
-                hint='begin at a tick: .option("starting", 41)',
+                "option as_of is only for batch reads",
+                hint='to start a stream after a tick: .option("starting", 41)',
+                option="as_of",
+                reason="batch-only",
             )
         if not self.changes:
             raise UsageError(
-                "a stream of a view is a stream of its changes, with _weight and _tick",
-                detail="Spark asks for the columns before it says whether it streams, so this has to be said too",
+                "a stream of a view needs the option changes: it reads changes, with _weight and _tick",
+                detail="Spark asks for the columns before it says whether the read is a stream",
                 hint='.option("changes", True)',
+                option="changes",
+                reason="missing-option",
             )
 
 
@@ -163,7 +175,11 @@ def read_settings(options: Mapping[str, str]) -> ReadSettings:
     given = _Options(options, _READ, "read")
     on_gap = given.get("onGap", "fail").strip().lower()
     if on_gap not in _ON_GAP:
-        raise UsageError(f"option onGap is 'fail' or 'skip', not {given.get('onGap')!r}")
+        raise UsageError(
+            f"option onGap must be 'fail' or 'skip', not {given.get('onGap')!r}",
+            option="onGap",
+            value=given.get("onGap"),
+        )
     return ReadSettings(
         place=given.place(),
         starting=_starting(given.get("starting", "earliest")),
@@ -184,7 +200,9 @@ def reads_view(options: Mapping[str, str]) -> bool:
 
 
 def _both() -> UsageError:
-    return UsageError("option view and option topic exclude each other", hint="leave one of them out")
+    return UsageError(
+        "the options view and topic exclude each other", hint="omit one of them", reason="view-and-topic"
+    )
 
 
 def view_settings(options: Mapping[str, str]) -> ViewSettings:
@@ -209,9 +227,11 @@ def write_settings(options: Mapping[str, str], *, stream: bool) -> WriteSettings
     named = [name for name in ("producer", "sequence", "epoch") if given.get(name)]
     if stream and named:
         raise UsageError(
-            f"option {named[0]} is for batch writes",
-            detail="a streaming query is its own producer, and the batch's number is the sequence",
-            hint="leave it out",
+            f"option {named[0]} is only for batch writes",
+            detail="a streaming query is its own producer, and the number of the batch is the sequence",
+            hint="omit it",
+            option=named[0],
+            reason="batch-only",
         )
     producer = make_producer(
         given.get("producer") or None, given.count("sequence", least=0), given.count("epoch", least=0)
@@ -236,16 +256,20 @@ class _Options:
             if verb == "read":
                 raise _both()
             raise UsageError(
-                "a view is made by its SELECT, and cannot be written to",
+                "a view cannot be written to: its SELECT computes its rows",
                 hint='write to a topic that it reads: .option("topic", ...)',
+                option="view",
+                reason="read-only",
             )
         names = {name.lower(): name for name in (*known, *_OF_SPARK)}
         for name in self._given:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
                 raise UsageError(
-                    f"{name!r} is not an option to {verb} a {what} with",
+                    f"there is no option {name!r} to {verb} a {what}",
                     hint=f"did you mean {names[near[0]]}?" if near else f"the options are {', '.join(known)}",
+                    option=name,
+                    reason="unknown-option",
                 )
 
     def get(self, name: str, default: str = "") -> str:
@@ -261,11 +285,15 @@ class _Options:
                 raise UsageError(
                     f"option {name} is missing",
                     hint=f'.format("headwater").option("workspace", "shop").option("{what}", "{example}")',
+                    option=name,
+                    reason="missing-option",
                 )
         if self.get("workspace") == "memory:":
             raise UsageError(
-                "a workspace in memory cannot be reached from Spark",
-                hint="its tasks are other processes: open a workspace in a folder",
+                "Spark cannot read or write a workspace in memory: its tasks are other processes",
+                hint="open a workspace in a folder",
+                option="workspace",
+                value="memory:",
             )
         # A task may have another working directory than the driver, where this runs.
         return os.path.abspath(self.get("workspace")), self.get(what).strip()
@@ -273,7 +301,11 @@ class _Options:
     def flag(self, name: str) -> bool:
         value = self.get(name, "false").strip().lower()
         if value not in ("true", "false"):
-            raise UsageError(f"option {name} is 'true' or 'false', not {self.get(name)!r}")
+            raise UsageError(
+                f"option {name} must be 'true' or 'false', not {self.get(name)!r}",
+                option=name,
+                value=self.get(name),
+            )
         return value == "true"
 
     def count(self, name: str, least: int = 1) -> int | None:
@@ -282,8 +314,10 @@ class _Options:
             return None
         if not value.isdecimal() or int(value) < least:
             raise UsageError(
-                f"option {name} is a whole number from {least} up, not {self.get(name)!r}",
+                f"option {name} must be an integer of at least {least}, not {self.get(name)!r}",
                 hint=f'.option("{name}", {max(least, 1000)})',
+                option=name,
+                value=self.get(name),
             )
         return int(value)
 
@@ -296,8 +330,10 @@ def _columns(given: _Options) -> tuple[str, ...] | None:
     folded = [name.lower() for name in names]
     if not all(names) or len(set(folded)) < len(folded):
         raise UsageError(
-            f"option columns is a list of different names, not {text!r}",
+            f"option columns must be a list of distinct names, not {text!r}",
             hint='.option("columns", "user, url")',
+            option="columns",
+            value=text,
         )
     return names
 
@@ -314,8 +350,10 @@ def _starting(text: str) -> Start:
         return datetime.fromisoformat(text)
     except (ValueError, TypeError):
         raise UsageError(
-            f"option starting does not say where to begin: {text!r}",
-            hint="'earliest', 'latest', a time such as '2026-01-31T12:00:00Z', or positions as '{\"0\": 17, \"1\": 4}'",
+            f"option starting is not a start position: {text!r}",
+            hint="use 'earliest', 'latest', a time such as '2026-01-31T12:00:00Z', or offsets such as '{\"0\": 17, \"1\": 4}'",
+            option="starting",
+            value=text,
         ) from None
 
 
@@ -327,8 +365,10 @@ def _starting_tick(text: str) -> Literal["earliest", "latest"] | int:
         return "latest"
     if not text.isdecimal():
         raise UsageError(
-            f"option starting does not say after which tick to begin: {text!r}",
-            hint="'earliest', 'latest', or the number of a tick",
+            f"option starting is not the number of a tick: {text!r}",
+            hint="use 'earliest', 'latest', or the number of a tick",
+            option="starting",
+            value=text,
         )
     return int(text)
 
@@ -341,7 +381,10 @@ def _as_of(text: str) -> int | datetime | None:
         return int(text) if text.isdecimal() else datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"option as_of names no tick: {text!r}", hint="a number, or a time such as '2026-01-31T12:00:00Z'"
+            f"option as_of is neither the number of a tick nor a time: {text!r}",
+            hint="use a number such as 41, or a time such as '2026-01-31T12:00:00Z'",
+            option="as_of",
+            value=text,
         ) from None
 
 

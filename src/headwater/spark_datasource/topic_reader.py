@@ -109,9 +109,9 @@ def removed(topic: str, partition: int, at: int, first: int) -> GapError:
     return GapError(
         f"offset {at} of partition {partition} of topic {topic!r} was removed before it was read; "
         f"the first available is {first}",
-        detail=f"{first - at} offsets are missing: retention took them, or they were compacted away",
-        hint='go on without them with .option("onGap", "skip"), begin anew with another checkpointLocation, or keep '
-        f"more: ALTER TOPIC {topic} SET (retention = ...)",
+        detail=f"{first - at} offsets are missing: retention or compaction removed their records",
+        hint='skip them with .option("onGap", "skip"), start again with another checkpointLocation, or keep records '
+        f"longer: ALTER TOPIC {topic} SET (retention = ...)",
         topic=topic,
         partition=partition,
         position=at,
@@ -132,8 +132,9 @@ def read_slice(
     log = settings.place.log()
     if log.topic(name).incarnation != partition.incarnation:
         raise TopicNotFoundError(
-            f"topic {name!r} was dropped and made again while it was being read",
+            f"topic {name!r} was dropped and recreated during the read",
             hint="read it again",
+            reason="recreated",
             topic=name,
         )
     for each in partition.ranges:

@@ -115,7 +115,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _shrunk(topic: str, partition: int, position: int, end: int) -> TopicNotFoundError:
     return TopicNotFoundError(
         f"partition {partition} of topic {topic!r} ends at {end}, before the query's position {position}",
-        detail="the workspace was replaced by an older copy of it, or by another",
+        detail="the workspace was replaced by an older copy of it, or by another workspace",
         hint="start the query with a new checkpointLocation",
         topic=topic,
+        partition=partition,
+        position=position,
+        end=end,
     )

@@ -161,8 +161,10 @@ def _all_staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRo
     staged = [message for message in messages if isinstance(message, StagedRows)]
     if len(staged) < len(messages):
         raise UsageError(
-            f"{len(messages) - len(staged)} of {len(messages)} tasks did not say what they wrote",
+            f"{len(messages) - len(staged)} of {len(messages)} tasks did not report what they wrote",
             hint="run the write again; nothing of it was written",
+            reason="reports-missing",
+            tasks=len(messages) - len(staged),
         )
     return staged
 
@@ -172,10 +174,12 @@ def _producer(staged: Sequence[StagedRows], batch: int) -> Producer:
     query, number = queries.pop()
     if queries or not query or number not in (None, str(batch)):
         raise UsageError(
-            "Spark did not tell the tasks which query and batch they write",
-            detail=f"found query {query!r}, batch {number!r}, in batch {batch}",
-            hint="without them a repeated batch would be written twice; use foreachBatch with the options producer and "
-            "sequence instead",
+            "Spark did not pass the ids of the query and the batch to the tasks",
+            detail=f"the tasks of batch {batch} have query {query!r} and batch {number!r}; without the ids, a repeated batch "
+            "would be written twice",
+            hint="use foreachBatch with the options producer and sequence",
+            reason="query-unknown",
+            query=query,
         )
     return Producer(f"spark:{query}", batch, exact=False)
 
@@ -183,8 +187,9 @@ def _producer(staged: Sequence[StagedRows], batch: int) -> Producer:
 def _append(log: EmbeddedLog, messages: Sequence[StagedRows], producer: Producer | None) -> None:
     if len({message.incarnation for message in messages}) > 1:
         raise TopicNotFoundError(
-            f"topic {messages[0].topic!r} was dropped and made again while it was being written to",
+            f"topic {messages[0].topic!r} was dropped and recreated during the write",
             hint="run the write again; nothing of it was written",
+            reason="recreated",
             topic=messages[0].topic,
         )
     stage = log.stage()
@@ -204,7 +209,7 @@ def _located(error: BadRowError, before: int, task: int) -> BadRowError:
     row = before + error.row
     return BadRowError(
         error.message.replace(f"row {error.row} ", f"row {row} ", 1),
-        detail=f"rows are counted in partition {task} of the DataFrame; nothing of this write was written",
+        detail=f"the row number is that in partition {task} of the DataFrame; nothing of this write was written",
         hint=error.hint,
-        **{**error.facts, "row": row},
+        **{**error.facts, "row": row, "task": task},
     )

@@ -165,7 +165,7 @@ def _at(store: StateStore, as_of: int | datetime | None) -> Manifest:
     if isinstance(as_of, datetime):
         tick = store.tick_at(as_of)
         if tick is None:
-            raise TickNotKeptError(f"no tick was committed at or before {as_of.isoformat()}")
+            raise TickNotKeptError(f"no tick was committed at or before {as_of.isoformat()}", as_of=as_of)
         as_of = tick
     manifest = store.latest() if as_of is None else store.manifest(as_of)
     if manifest is None:
@@ -209,9 +209,10 @@ def _first(store: StateStore, state: ViewState, latest: Manifest) -> int:
 def _rebuilt(store: StateStore, state: ViewState, latest: Manifest) -> TickNotKeptError:
     first = _first(store, state, latest)
     return TickNotKeptError(
-        f"view {state.name!r} was built anew since this query began to read it: its changes before tick {first} are of "
-        "another history",
-        hint=f"start the query with a new checkpointLocation; the first tick available is {first}",
+        f"view {state.name!r} was rebuilt after the query started; its changes before tick {first} belong to the earlier build",
+        hint=f"start the query with a new checkpointLocation; the first available tick is {first}",
+        reason="rebuilt",
+        view=state.name,
         tick=None,
         first_available=first,
         last_available=latest.tick,

@@ -45,16 +45,21 @@ class BloomFilter:
     def __post_init__(self) -> None:
         if self.items < 1 or not 0 < self.rate < 1:
             raise UsageError(
-                f"no filter is for {self.items} values at a rate of {self.rate}",
-                hint="items from 1, and a rate between 0 and 1, such as 0.01",
+                f"a Bloom filter cannot have {self.items} items and a false-positive rate of {self.rate}",
+                hint="use at least 1 item, and a rate between 0 and 1, such as 0.01",
+                items=self.items,
+                rate=self.rate,
             )
         needed = -_SPARE * self.items * math.log(self.rate) / math.log(2) ** 2
         bits = 64 * math.ceil(needed / 64)
         if bits > 8 * _BYTES_MAX:
             raise UsageError(
-                f"a filter for {self.items} values at a rate of {self.rate} takes {bits // 8:,} bytes",
-                detail=f"a group keeps {_BYTES_MAX:,} at most",
-                hint="ask for fewer items or a greater rate, or group by one more column",
+                f"a Bloom filter for {self.items} items at a false-positive rate of {self.rate} takes {bits // 8:,} bytes",
+                detail=f"the limit is {_BYTES_MAX:,} bytes for a group",
+                hint="use fewer items or a higher rate, or group by one more column",
+                items=self.items,
+                rate=self.rate,
+                bytes_needed=bits // 8,
             )
         object.__setattr__(self, "of", format_type(parse_type(self.of)))
         object.__setattr__(self, "bits", bits)
@@ -122,7 +127,7 @@ class BloomFilter:
         starts = np.frombuffer(cells.buffers()[1], np.int64)[cells.offset : cells.offset + len(cells) + 1]
         if (np.diff(starts) != size).any():
             raise ValueError(
-                f"a filter of {int(np.diff(starts).max())} bytes was made by another declaration, not {self}"
+                f"a filter of {int(np.diff(starts).max())} bytes belongs to another declaration than {self}"
             )
         held = np.frombuffer(cells.buffers()[2], np.uint8)[starts[0] : starts[-1]]
         return held, starts[:-1] - starts[0]

@@ -223,17 +223,27 @@ def check_topic(topic: TopicDefinition, key: Sequence[str]) -> None:
     """Raise an error for a topic whose records of a key are not ordered, or are not all kept."""
     for name in key:
         if name not in topic.schema.names:
-            raise SchemaError(f"topic {topic.name!r} has no column {name!r}", topic=topic.name)
+            raise SchemaError(
+                f"topic {topic.name!r} has no column {name!r}",
+                hint=f"its columns are {', '.join(topic.schema.names)}",
+                topic=topic.name,
+                column=name,
+                reason="no-such-column",
+            )
     if topic.key:
         raise UsageError(
-            f"topic {topic.name!r} has a primary key: a newer record replaces an older one, so there is nothing to fold",
+            f"topic {topic.name!r} cannot be folded: it has a primary key, and a newer record replaces the older ones",
             hint="fold a topic without PRIMARY KEY, or aggregate this one in a view",
+            topic=topic.name,
+            reason="has-primary-key",
         )
     if topic.partitions > 1 and not (topic.routing and set(topic.routing) <= set(key)):
         raise UsageError(
-            f"records of one {', '.join(key)} may lie in several partitions of topic {topic.name!r}, "
-            "and then have no order",
-            hint=f"a topic WITH (partition_by = {key[0]!r}), or of one partition, keeps them in order",
+            f"topic {topic.name!r} cannot be folded by {', '.join(key)}: records of one key may be in several partitions, "
+            "which have no common order",
+            hint=f"use a topic WITH (partition_by = {key[0]!r}), or with one partition",
+            topic=topic.name,
+            reason="key-in-several-partitions",
         )
 
 
@@ -243,6 +253,9 @@ def check_columns(name: str, key: Sequence[str], returns: pa.DataType) -> None:
     for field in (returns.field(i) for i in range(returns.num_fields)):
         if field.name.lower() in taken:
             raise UsageError(
-                f"fold {name!r} returns {field.name!r}, which is its key",
-                hint="the key's columns come first in the view by themselves",
+                f"fold {name!r} returns {field.name!r}, which is a column of its key",
+                hint="omit it from returns: the columns of the key are the first of the view in any case",
+                function=name,
+                column=field.name,
+                reason="returns-key",
             )

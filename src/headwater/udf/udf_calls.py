@@ -98,9 +98,9 @@ class Evaluated:
     def __call__(self, *arrays: pa.Array) -> pa.Array:
         """Return the values for rows of arguments."""
         if not arrays:
-            raise EvaluationError(f"function {self.name!r} is called without an argument")
+            raise EvaluationError(f"function {self.name!r} is called without an argument", function=self.name)
         if self.calls is None:
-            raise RuntimeError(f"function {self.name!r} was registered to plan with, not to run")
+            raise RuntimeError(f"function {self.name!r} is registered for planning only")
         return self.calls(arrays)
 
 
@@ -117,7 +117,7 @@ def fitted(result: Any, kind: pa.DataType, count: int) -> pa.Array:
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
     if isinstance(result, (str, bytes, Mapping)) or not hasattr(result, "__len__"):
-        raise Misfit(f"it returned {_shown(result)}, not a value for each of the rows", whole=True)
+        raise Misfit(f"it returned {_shown(result)}, not one value per row", whole=True)
     if len(result) != count:
         raise Misfit(f"it returned {len(result)} values for {count} rows", whole=True)
     wanted = format_type(kind)
@@ -139,7 +139,7 @@ def named(row: Any, kind: pa.DataType) -> Any:
         return row
     names = [kind.field(i).name for i in range(kind.num_fields)]
     if not isinstance(row, (tuple, list)) or len(row) != len(names):
-        raise Misfit(f"it gave the row {_shown(row)}, which has not the columns {', '.join(names)}")
+        raise Misfit(f"it returned the row {_shown(row)}, but its columns are {', '.join(names)}")
     return dict(zip(names, row, strict=True))
 
 
@@ -148,7 +148,7 @@ def complete(row: Any, kind: pa.DataType) -> dict[str, Any]:
     made = named(row, kind)
     names = [kind.field(i).name for i in range(kind.num_fields)]
     if made is None or made.keys() != set(names):
-        raise Misfit(f"it gave the row {_shown(row)}, which has not the columns {', '.join(names)}")
+        raise Misfit(f"it returned the row {_shown(row)}, but its columns are {', '.join(names)}")
     return dict(made)
 
 
@@ -181,7 +181,7 @@ def failure(
     return EvaluationError(
         f"{what} failed{on}{' ' + shown if shown else ''}: {reason}" + (f" ({place})" if place else ""),
         detail=_trace(cause),
-        hint="mend it and declare it again with another version=, and the views that use it are built anew",
+        hint="correct it and declare it with another version=; the views that use it are then rebuilt",
         reason=reason,
         row=dict(row),
         number=number,

@@ -99,11 +99,22 @@ def define(
         raise UsageError(
             f"{name!r} cannot be the name of a function",
             hint="use letters, digits and underscores, not starting with a digit",
+            argument="name",
+            value=name,
         )
     if kind != "fold" and name.lower() in builtin():
-        raise UsageError(f"{name!r} is a function of SQL itself", hint="give yours another name")
+        raise UsageError(
+            f"{name!r} is a built-in function of SQL",
+            hint="choose another name",
+            function=name,
+            reason="built-in",
+        )
     if isinstance(version, bool) or not isinstance(version, (str, int)) or not str(version):
-        raise UsageError(f"the version of function {name!r} is a text or a number, not {version!r}")
+        raise UsageError(
+            f"the version of function {name!r} must be a string or a number, not {version!r}",
+            argument="version",
+            value=version,
+        )
     made: pa.DataType
     if kind in ("table", "fold"):
         rows = columns_of(name, returns)
@@ -119,11 +130,18 @@ def type_of(name: str, what: str, given: Any) -> pa.DataType:
     if isinstance(given, pa.DataType):
         given = format_type(given)
     if not isinstance(given, str):
-        raise UsageError(f"{what} of function {name!r} is a type, not {given!r}", hint=f'{what}="DOUBLE"')
+        raise UsageError(
+            f"{what} of function {name!r} must be a type, not {given!r}",
+            hint=f'{what}="DOUBLE"',
+            argument=what,
+            value=given,
+        )
     try:
         return parse_type(given)
     except SchemaError as error:
-        raise UsageError(f"{what} of function {name!r}: {error.message}", hint=error.hint) from None
+        raise UsageError(
+            f"{what} of function {name!r}: {error.message}", hint=error.hint, argument=what, value=given
+        ) from None
 
 
 def columns_of(name: str, given: Any) -> pa.DataType:
@@ -132,17 +150,26 @@ def columns_of(name: str, given: Any) -> pa.DataType:
         given = ", ".join(f"`{f.name}` {format_type(f.type)}" for f in given)
     if not isinstance(given, str):
         raise UsageError(
-            f"returns of function {name!r} are columns, not {given!r}", hint='returns="word STRING, n INT"'
+            f"returns of function {name!r} must be columns, not {given!r}",
+            hint='returns="word STRING, n INT"',
+            argument="returns",
+            value=given,
         )
     columns = parse_columns(given)
     if columns.key or columns.time or columns.private or not len(columns.schema):
         raise UsageError(
-            f"returns of function {name!r} are columns alone, without PRIMARY KEY, WATERMARK or PRIVATE BY",
+            f"returns of function {name!r} must be columns only, without PRIMARY KEY, WATERMARK or PRIVATE BY",
             hint='returns="word STRING, n INT"',
+            argument="returns",
+            reason="columns-only",
         )
     folded = [n.lower() for n in columns.schema.names]
     if len(set(folded)) < len(folded):
-        raise UsageError(f"returns of function {name!r} have a column twice (names ignore case)")
+        raise UsageError(
+            f"returns of function {name!r} has two columns of the same name (names are case-insensitive)",
+            argument="returns",
+            reason="duplicate-column",
+        )
     return pa.struct([pa.field(f.name, f.type) for f in columns.schema])
 
 

@@ -67,8 +67,10 @@ class Functions:
             then = None if entry is None else FunctionDefinition.from_document(entry.document)
             if then is not None and then.kind != definition.kind:
                 raise UsageError(
-                    f"{definition.name!r} is declared with {then.method} already",
-                    hint="give this one another name",
+                    f"{definition.name!r} is already declared with {then.method}",
+                    hint="choose another name",
+                    function=definition.name,
+                    reason="other-kind",
                 )
             try:
                 self.log.put_entry(
@@ -77,7 +79,11 @@ class Functions:
                 return then
             except ConflictError:
                 continue
-        raise ConflictError(f"function {definition.name!r} is being declared by others all the time")
+        raise ConflictError(
+            f"function {definition.name!r} was not declared: other processes declared it {ATTEMPTS_MAX} times meanwhile",
+            hint="declare it again",
+            function=definition.name,
+        )
 
     def restore(self, definition: FunctionDefinition) -> None:
         """Undo a declaration: restore the previous definition, without code in this process."""
@@ -100,7 +106,7 @@ class Functions:
         wrong = (
             "is not declared in this process"
             if mine is None
-            else f"is declared otherwise by another process (this one has version {mine[0].version})"
+            else f"is declared differently by another process (this process has version {mine[0].version})"
         )
         raise FunctionMissingError(
             f"function {definition.name!r} {wrong}: declare it with {definition.method}, "

@@ -46,7 +46,7 @@ class QueueShelf:
         # an empty request moves messages that were delivered too often to the dead letters
         ledger.submit(QueueRequest())
         with ledger.locked():
-            dead = set(ledger.look().dead)
+            dead = set(ledger.current().dead)
         return [
             Letter(
                 f"{entry.name}/{shown(place)}",
@@ -69,7 +69,7 @@ class QueueShelf:
         """Return the number of messages that wait for an action, without reading them."""
         entry, ledger = entry_of(self._log, owner), self._ledgers().of(owner)
         with ledger.locked():
-            dead = {(f"{entry.name}/{shown(place)}", entry.sequence) for place in ledger.look().dead}
+            dead = {(f"{entry.name}/{shown(place)}", entry.sequence) for place in ledger.current().dead}
         return len(dead.difference(deeds.dropped.get(entry.name, ())))
 
     def _rows(self, queue: QueueDefinition) -> dict[int, dict[str, Any]]:

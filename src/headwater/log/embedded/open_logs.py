@@ -31,7 +31,9 @@ def open_log(workspace: str) -> EmbeddedLog:
         if identity is None:
             log.close()
             raise HeadwaterError(
-                f"the workspace {workspace} is gone", hint="was its folder moved or deleted?"
+                f"there is no workspace in the folder {workspace}",
+                hint="check whether the folder was moved or deleted",
+                workspace=workspace,
             )
         kept = (identity, log)
     while len(_open) >= OPEN_MAX:
