@@ -209,12 +209,16 @@ def pending_edit(done: Sequence[Deed]) -> Deed | None:
 def refuse_unknown(values: Mapping[str, Any], schema: pa.Schema, letter: str) -> None:
     """Raise UsageError if an edit names no column, or a column that the row does not have."""
     if not values:
-        raise UsageError(f"an edit of {letter} names no column", hint="edit(letter, {'amount': 5})")
+        raise UsageError(
+            f"an edit of {letter} names no column", hint="edit(letter, {'amount': 5})", letter=letter
+        )
     for name in values:
         if name not in schema.names:
             near = nearest(str(name), schema.names)
             hint = f"did you mean {near}?" if near else f"its columns are {', '.join(schema.names)}"
-            raise UsageError(f"the row of {letter} has no column {name!r}", hint=hint, column=name)
+            raise UsageError(
+                f"the row of {letter} has no column {name!r}", hint=hint, letter=letter, column=name
+            )
 
 
 def fitted(row: Mapping[str, Any], schema: pa.Schema, letter: str) -> pa.RecordBatch:

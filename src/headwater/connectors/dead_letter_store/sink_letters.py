@@ -49,9 +49,10 @@ def make_letters(log: Log, sink: str) -> None:
         log.create_topic(define_topic(name, SCHEMA))
     elif not known.schema.equals(SCHEMA):
         raise UsageError(
-            f"sink {sink!r} would tell of refused rows on topic {name!r}, which is there and has other columns",
+            f"topic {name!r}, on which sink {sink!r} would report rejected rows, exists with other columns",
             hint="give the sink another name",
             topic=name,
+            sink=sink,
         )
 
 

@@ -99,7 +99,7 @@ class Dead:
         """Return letters like `find`, and their number: letters beyond the limit are counted without being read."""
         if state not in ("all", *STATES):
             states = ", ".join(("all", *STATES))
-            raise UsageError(f"the state of a letter is one of {states}, not {state!r}")
+            raise UsageError(f"the state of a dead letter is one of {states}, not {state!r}", state=state)
         wanted: tuple[str, ...] = STATES if state == "all" else OPEN if state == "open" else (state,)
         owner = None if of is None else self._owner(of)
         if limit is not None:
@@ -147,7 +147,9 @@ class Dead:
         """
         if not isinstance(values, Mapping):
             raise UsageError(
-                "an edit says which columns get which values", hint="edit(letter, {'amount': 5})"
+                "an edit must be a mapping from columns to values",
+                hint="edit(letter, {'amount': 5})",
+                reason="not-a-mapping",
             )
         shelf, found = self._one(letter)
         _refuse_done(found, "edited")
@@ -250,7 +252,7 @@ class Dead:
         return list(found.values()), more
 
     def _one(self, letter: str) -> tuple[Shelf, LetterState]:
-        name = text_of(letter, "a dead letter's name", hint="ws.dead().list() has them").strip()
+        name = text_of(letter, "the name of a dead letter", hint="ws.dead().list() returns them").strip()
         owner, slash, _ = name.partition("/")
         deeds, near = read_deeds(self._log), list[str]()
         for shelf in self._shelves:
@@ -270,12 +272,12 @@ class Dead:
             f"there is no dead letter {name!r}",
             hint=f"did you mean {meant}?"
             if meant
-            else "`headwater dead list` names them, as SOURCE/..., VIEW/..., SINK/... or QUEUE/...",
+            else "`headwater dead list` lists them, as SOURCE/..., VIEW/..., SINK/... or QUEUE/...",
             letter=name,
         )
 
     def _owner(self, of: str) -> str:
-        name = text_of(of, "whose letters are meant", hint="ws.dead().list(of='revenue')")
+        name = text_of(of, "of", hint="ws.dead().list(of='revenue')")
         every = [o for shelf in self._shelves for o in shelf.owners()]
         every += [d.owner for _, done in read_deeds(self._log).letters() for d in done]
         found = next((o for o in every if o.lower() == name.lower()), None)
@@ -283,10 +285,10 @@ class Dead:
             return found
         meant = nearest(name, every)
         raise LetterNotFoundError(
-            f"no view or sink {name!r} diverts rows, nor does a source, and no queue has that name",
+            f"no source, view, sink or queue {name!r} has dead letters",
             hint=f"did you mean {meant}?"
             if meant
-            else "on_error = 'divert' puts what is refused aside, and goes on",
+            else "on_error = 'divert' makes dead letters of rejected rows",
             owner=name,
         )
 
@@ -295,8 +297,9 @@ class Dead:
     ) -> Sequence[tuple[Shelf, LetterState]]:
         if (letters is None) == (of is None):
             raise UsageError(
-                "either letters are named, or whose are meant",
+                "exactly one of `letters` and `of` is required",
                 hint="ws.dead().replay('revenue/orders-0-17'), or replay(of='revenue')",
+                reason="letters-or-of",
             )
         if letters is not None:
             names = [letters] if isinstance(letters, str) else list(letters)
@@ -305,7 +308,7 @@ class Dead:
         waiting = self.find(of)
         by_kind = {shelf.kind: shelf for shelf in self._shelves}
         for owner, said in self.silent.items():
-            raise UsageError(f"{owner} cannot be asked for its letters: {said}")
+            raise UsageError(f"the dead letters of {owner!r} cannot be read: {said}", owner=owner)
         return [(by_kind[one.letter.kind], one) for one in waiting]
 
     def _write(self, deeds: Sequence[Deed], expect: Mapping[str, int]) -> None:
@@ -338,11 +341,15 @@ def _refuse_done(one: LetterState, what: str) -> None:
     if one.state == "replayed":
         last = one.deeds[-1]
         raise UsageError(
-            f"{one.id} cannot be {what}: it was replayed by {last.who} and taken",
-            hint="what is wrong with the row that was given instead is mended where that is",
+            f"{one.id} cannot be {what}: {last.who} has replayed it",
+            hint="correct the replayed row where it was written",
+            letter=one.id,
+            state=one.state,
         )
     if one.state == "resolved":
-        raise UsageError(f"{one.id} cannot be {what}: it is refused no more")
+        raise UsageError(
+            f"{one.id} cannot be {what}: its row is no longer rejected", letter=one.id, state=one.state
+        )
 
 
 def _note(by: str | None, reason: str | None) -> Note:
@@ -351,12 +358,12 @@ def _note(by: str | None, reason: str | None) -> Note:
             by = getpass.getuser()
         except (KeyError, OSError):  # the user of the process has no name
             by = "unknown"
-    why = None if reason is None else text_of(reason, "a reason", hint="reason='typo of the shop'")
-    return Note(text_of(by, "who does it", hint="by='anna'"), why)
+    why = None if reason is None else text_of(reason, "reason", hint="reason='typo of the shop'")
+    return Note(text_of(by, "by", hint="by='anna'"), why)
 
 
 def _version(expect: int) -> int:
-    return whole_number(expect, "expect", hint="the version of the letter, as show(letter) has it")
+    return whole_number(expect, "expect", hint="expect=ws.dead().show(letter).version")
 
 
 def _moment(one: LetterState) -> int:

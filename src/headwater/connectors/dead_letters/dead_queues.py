@@ -97,8 +97,10 @@ class QueueShelf:
         for name in queue.key:
             if name in values and values[name] != row[name]:
                 raise UsageError(
-                    f"queue {queue.name!r} keeps the order of {name!r}: with another one it would be another message",
-                    hint=f"append the row that is meant to {topic.name}, and drop {known.id}",
+                    f"{name!r} is the key of queue {queue.name!r}, and the key of a message cannot be edited",
+                    hint=f"append the intended row to {topic.name}, and drop {known.id}",
+                    queue=queue.name,
+                    column=name,
                 )
         fit = conform([{**row, **values}], topic).select(topic.given.schema.names)
         edited = as_json(shown_row(topic, fit.to_pylist()[0]))
@@ -113,7 +115,11 @@ class QueueShelf:
             return opened(self._log, topic, known.edit.edited_arrow)
         row = self._rows(self._queue(known.letter)).get(_place(known.letter))
         if row is None:
-            raise UsageError(f"{known.id} cannot be edited: it is refused no more")
+            raise UsageError(
+                f"{known.id} cannot be edited: its row is no longer rejected",
+                letter=known.id,
+                state="resolved",
+            )
         return opened(self._log, topic, row["row_arrow"])
 
     # --- replaying -------------------------------------------------------------------------------------------------
@@ -125,7 +131,7 @@ class QueueShelf:
         left: dict[str, str] = {}
         for one in chosen:
             if one.state == "dropped":
-                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit takes it up again"
+                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit reopens it"
                 continue
             edit = one.edit
             keys = (
@@ -142,7 +148,7 @@ class QueueShelf:
                     rows={ledger.queue.state_topic: to_batch([op], schema)},
                 )
             except ConflictError:
-                left[one.id] = "somebody else has just acted on it: look at it again"
+                left[one.id] = "another action was recorded meanwhile: read the letter again"
         return left
 
 

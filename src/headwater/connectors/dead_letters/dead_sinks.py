@@ -93,18 +93,18 @@ class SinkShelf:
         made = self._sinks.definitions()[letter.owner]
         if is_readable(made):
             raise UsageError(
-                f"a row of sink {made.name!r} cannot be edited: its target is kept equal to view {made.view!r}, and would "
-                "not be any more",
-                hint="correct the row where the view has it from, and the change comes by itself; or have the target take "
-                "it, and replay the letter",
+                f"a row of sink {made.name!r} cannot be edited: its target must equal view {made.view!r}",
+                hint="correct the row in the input of the view; or make the target accept it, and replay the letter",
                 sink=made.name,
+                view=made.view,
+                reason="target-equals-view",
             )
         if wanted_of(made).mode == "changelog":
             raise UsageError(
-                f"a row of sink {made.name!r} cannot be edited: when the view takes the row back, the changelog would "
-                "take back another one than it has told of",
-                hint="correct the row where the view has it from; or drop the letter",
+                f"a row of sink {made.name!r} cannot be edited: a later retraction in the changelog has the original row",
+                hint="correct the row in the input of the view; or drop the letter",
                 sink=made.name,
+                reason="changelog",
             )
         return self._sinks.declared.shape(letter.owner).schema
 
@@ -114,7 +114,11 @@ class SinkShelf:
         withheld = self._sinks.withheld(known.letter.owner)
         places = [p for p, name in enumerate(letter_ids(shape.sink, withheld)) if name == known.id]
         if not places:
-            raise UsageError(f"{known.id} cannot be edited: it is refused no more")
+            raise UsageError(
+                f"{known.id} cannot be edited: its row is no longer rejected",
+                letter=known.id,
+                state="resolved",
+            )
         original = take_rows(withheld.rows, np.array(places[:1])).to_pylist()[0]
         edit, row = known.edit, dict(original)
         if edit is not None and edit.edited_arrow is not None:
@@ -122,8 +126,10 @@ class SinkShelf:
         for name in shape.key:
             if name in values and values[name] != original[name]:
                 raise UsageError(
-                    f"{name!r} is the key of sink {shape.sink!r}: with another one it would be another row",
-                    hint=f"correct the row where view {shape.view} has it from",
+                    f"{name!r} is the key of sink {shape.sink!r}, and the key of a row cannot be edited",
+                    hint=f"correct the row in the input of view {shape.view}",
+                    sink=shape.sink,
+                    column=name,
                 )
         fit = fitted({**row, **values}, shape.schema, known.id)
         return Edited(as_json(original), as_json(fit.to_pylist()[0]), packed(fit))
@@ -137,7 +143,7 @@ class SinkShelf:
         try:
             write_deeds(self._log, asked, {one.id: one.version for one in chosen})
         except ConflictError:
-            return dict.fromkeys(ids, "somebody else has just acted on it: look at it again")
+            return dict.fromkeys(ids, "another action was recorded meanwhile: read the letter again")
         try:
             if not self._asked(owner, ids):
                 self._sinks.retry(owner, ids)
@@ -169,7 +175,7 @@ class SinkShelf:
                     return True
                 if late:
                     raise LogTimeoutError(
-                        f"the process that keeps sink {sink!r} in step has not tried within {WAIT_S:g} s"
+                        f"the process that runs sink {sink!r} has not retried within {WAIT_S:g} s", sink=sink
                     )
                 return False
             self._log.wait_commit(self._log.sequence(), 100)

@@ -184,14 +184,17 @@ class SourceShelf:
         line = self._line(letter)
         if line.line is None:
             raise UsageError(
-                f"{letter.id} cannot be edited: {line.file} as a whole cannot be read, {line.reason}",
-                hint="put a whole file in its place, under another name, and drop the letter",
+                f"{letter.id} cannot be edited: no line of {line.file} can be read: {line.reason}",
+                hint="add a readable copy of the file under another name, and drop the letter",
+                letter=letter.id,
+                file=line.file,
             )
         _, topic = self._target(letter.owner)
         if topic.private:
             raise UsageError(
-                f"{letter.id} cannot be edited: topic {topic.name!r} has private columns, and the line would be kept in plain",
+                f"{letter.id} cannot be edited: topic {topic.name!r} has private columns, and the edited line would be stored unencrypted",
                 hint="append the line to a file that the source reads, and drop the letter",
+                letter=letter.id,
                 topic=topic.name,
             )
         return pa.schema([(LINE, pa.string())])
@@ -201,7 +204,12 @@ class SourceShelf:
         line, (options, topic) = self._line(known.letter), self._target(known.letter.owner)
         made = values[LINE]
         if not isinstance(made, str):
-            raise UsageError(f"the line of {known.id} is text, not {made!r}", hint="drop leaves it out")
+            raise UsageError(
+                f"the line of {known.id} is text, not {made!r}",
+                hint="to leave the line out, drop the letter",
+                column=LINE,
+                value=made,
+            )
         row_of(options, topic, made, self._header(line, options))
         batch = pa.RecordBatch.from_arrays([pa.array([made])], names=[LINE])
         return Edited(known.letter.row, _shown(line, made), packed(batch))
@@ -214,6 +222,8 @@ class SourceShelf:
             raise UsageError(
                 f"the line of {letter.id} was removed from topic {topic.name}",
                 hint="append the line to a file that the source reads, and drop the letter",
+                letter=letter.id,
+                topic=topic.name,
             )
         return found[0]
 
@@ -223,7 +233,7 @@ class SourceShelf:
         made = self._definitions().get(owner)
         if made is None or made.kind != "files":
             raise UsageError(
-                f"source {owner!r} is not declared any more, so that nothing says how its lines are read",
+                f"source {owner!r} is no longer declared, so its lines cannot be parsed",
                 hint=f"CREATE SOURCE {owner} FROM FILES ..., or drop the letters",
                 source=owner,
             )
@@ -245,7 +255,7 @@ class SourceShelf:
         rows: list[_Again] = []
         for one in chosen:
             if one.state == "dropped":
-                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit takes it up again"
+                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit reopens it"
                 continue
             try:
                 rows.append(self._read_again(one, options, topic))
@@ -262,10 +272,10 @@ class SourceShelf:
         if edit is not None and edit.edited_arrow is not None:
             text = unpacked(edit.edited_arrow).column(LINE)[0].as_py()
         elif text is not None and REPLACED in text:
-            raise UsageError("the line has bytes that are no UTF-8, and were not kept: edit it")
+            raise UsageError("the line had bytes that are not UTF-8, and were not stored: edit the line")
         if text is None:
             raise UsageError(
-                f"{line.file} as a whole cannot be read: put a whole file in its place, under another name"
+                f"no line of {line.file} can be read: add a readable copy of the file under another name"
             )
         row = row_of(options, topic, text, self._header(line, options))
         return _Again(one, line, captured(row, topic, line.position, line.time))
@@ -298,11 +308,11 @@ class SourceShelf:
                 deeds = read_deeds(self._log)
                 for one in rows:
                     if deeds.version(one.known.id) != one.known.version:
-                        left[one.known.id] = "somebody else has just acted on it: look at it again"
+                        left[one.known.id] = "another action was recorded meanwhile: read the letter again"
                 rows = [one for one in rows if one.known.id not in left]
                 if not rows:
                     return left
-        busy = f"others write to topic {topic.name} all the time: try again"
+        busy = f"too many concurrent appends to topic {topic.name}: try again"
         return left | {one.known.id: busy for one in rows}
 
 
@@ -346,11 +356,11 @@ class _Newer:
         high, low = identities(row.select(list(self._topic.key)).columns, 1, exact=False)
         newest = self._newest.get((int(high[0]), int(low[0])))
         if newest is not None and newest >= at:
-            return "a record of its key came with it or later: force replaces that one"
+            return "a record of its key was appended at the same time or later: force replaces that record"
         if not self._is_whole:
             return (
-                f"later records of topic {self._topic.name} were removed, so that nobody can say whether one of its key was "
-                "among them: force replays it all the same"
+                f"later records of topic {self._topic.name} were removed, and may have included one of its key: "
+                "force replays it anyway"
             )
         return None
 

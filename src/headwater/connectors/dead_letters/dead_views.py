@@ -156,8 +156,10 @@ class ViewShelf:
         for name in place.topic.key:
             if name in values and values[name] != original[name]:
                 raise UsageError(
-                    f"{name!r} is the key of topic {place.topic.name!r}: with another one it would be another row",
-                    hint=f"append the row that is meant, and drop {known.id}",
+                    f"{name!r} is the key of topic {place.topic.name!r}, and the key of a row cannot be edited",
+                    hint=f"append the intended row, and drop {known.id}",
+                    topic=place.topic.name,
+                    column=name,
                 )
         row |= values
         fit = conform([row], place.topic).select(place.topic.given.schema.names)
@@ -167,9 +169,10 @@ class ViewShelf:
         """Raise UsageError if a topic is filled by a source or a sink exclusively."""
         if topic.captured_by is not None:
             raise UsageError(
-                f"topic {topic.name!r} is filled by source {topic.captured_by!r}, and by nothing else",
-                hint="correct the row where it is captured from: the change comes by itself; or drop the letter",
+                f"only source {topic.captured_by!r} writes to topic {topic.name!r}",
+                hint="correct the row in the system that is captured; or drop the letter",
                 topic=topic.name,
+                source=topic.captured_by,
             )
         for entry in self._log.entries(SINK).values():
             made = SinkDefinition.from_document(entry.document)
@@ -178,9 +181,10 @@ class ViewShelf:
             kept = topics_of(self._log, made.name, str(made.options["topic"]))
             if topic.name.lower() in map(str.lower, filter(None, asdict(kept).values())):
                 raise UsageError(
-                    f"topic {topic.name!r} is kept by sink {made.name!r} as view {made.view!r} is",
-                    hint=f"correct what {made.view} is made from; or drop the letter",
+                    f"only sink {made.name!r} writes to topic {topic.name!r}, from view {made.view!r}",
+                    hint=f"correct the input of view {made.view}; or drop the letter",
                     topic=topic.name,
+                    sink=made.name,
                 )
 
     def _place(self, letter: Letter) -> _Place:
@@ -197,7 +201,9 @@ class ViewShelf:
         if len(rows) != 1:
             raise UsageError(
                 f"the record of {letter.id} was removed from its topic, and cannot be edited",
-                hint=f"append the row that is meant to {place.topic.name}, and drop the letter",
+                hint=f"append the intended row to {place.topic.name}, and drop the letter",
+                letter=letter.id,
+                topic=place.topic.name,
             )
         found: dict[str, Any] = rows[0]
         return found
@@ -210,10 +216,10 @@ class ViewShelf:
         readers = _Readers(self._log, self._views())
         for one in chosen:
             if one.state == "dropped":
-                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit takes it up again"
+                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit reopens it"
             elif one.edit is None:
                 left[one.id] = (
-                    f"view {owner} refuses it as it is: edit it, or replace the view by one that takes it"
+                    f"view {owner} rejects it unchanged: edit it, or replace the view with one that accepts it"
                 )
             else:
                 why = self._append(one, note, readers, force)
@@ -229,8 +235,8 @@ class ViewShelf:
         if not place.topic.key and not force and (users := readers.of(one.letter.owner, place)):
             reads = "reads" if len(users) == 1 else "read"
             return (
-                f"{' and '.join(users)} {reads} the record as it is, and would see the correction beside it: "
-                "force replays it all the same"
+                f"{' and '.join(users)} {reads} the original record, and would see both it and the correction: "
+                "force replays it anyway"
             )
         assert one.letter.record is not None
         noted = (one.letter, replace(one.letter, id=one.letter.record))
@@ -258,8 +264,8 @@ class ViewShelf:
                     again = known(one.letter, now, lingers=True)
                     if again.state == "replayed":
                         return f"{again.deeds[-1].who} has just replayed it"
-                    return "somebody else has just acted on it: look at it again"
-        return f"others write to topic {place.topic.name} all the time: try again"
+                    return "another action was recorded meanwhile: read the letter again"
+        return f"too many concurrent appends to topic {place.topic.name}: try again"
 
     def _replaced(self, place: _Place, row: pa.RecordBatch, start: int, end: int) -> str | None:
         """Return a message if a record from `start` on has the key of a row, or may have had it."""
@@ -269,11 +275,11 @@ class ViewShelf:
             for batch in self._log.read(place.topic.name, place.partition, start, end, names):
                 highs, lows = identities(batch.select(names).columns, batch.num_rows, exact=False)
                 if bool(((highs == high) & (lows == low)).any()):
-                    return "a newer record of its key is there: force replaces that one"
+                    return "a newer record of its key exists: force replaces that record"
         except GapError:
             return (
-                f"later records of topic {place.topic.name} were removed, so that nobody can say whether one of its key was "
-                "among them: force replays it all the same"
+                f"later records of topic {place.topic.name} were removed, and may have included one of its key: "
+                "force replays it anyway"
             )
         return None
 
