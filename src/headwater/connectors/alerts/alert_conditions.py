@@ -70,7 +70,8 @@ class Observer:
                 near = get_close_matches(alert.on, names, 1)
                 raise StatementError(
                     f"there is no metric {alert.on!r}",
-                    hint=f"did you mean {near[0]}?" if near else "`headwater metrics` prints them",
+                    hint=f"did you mean {near[0]}?" if near else "`headwater metrics` lists them",
+                    metric=alert.on,
                 )
             found: Mapping[str, QueryRelation] = {
                 "metric": QueryRelation("metric", _SERIES, lambda *_: _SERIES.empty_table())
@@ -81,9 +82,11 @@ class Observer:
         if reason is not None:
             columns = "value" if alert.metric else ", ".join(next(iter(found.values())).schema.names)
             raise StatementError(
-                f"the condition of alert {alert.name!r} cannot be watched: {reason}",
-                detail=f"it can name {columns}",
-                hint="compute it in a view, and put the alert on that",
+                f"the condition of alert {alert.name!r} cannot be evaluated: {reason}",
+                detail=f"available columns: {columns}",
+                hint="compute the value in a view, and create the alert on that view",
+                alert=alert.name,
+                condition=alert.condition,
             )
 
     # --- views -----------------------------------------------------------------------------------------------------
@@ -103,8 +106,10 @@ class Observer:
         rows = serve(_question(alert), self._relations(alert))
         if rows is None:
             raise UsageError(
-                f"the condition of alert {alert.name!r} fails at tick {tick}: {alert.condition}",
-                hint="a query with the same condition says why",
+                f"the condition of alert {alert.name!r} failed at tick {tick}: {alert.condition}",
+                hint="run a query with the same condition to see the error",
+                alert=alert.name,
+                tick=tick,
             )
         seen = _seen(rows, alert)
         self._kept[alert.name] = (alert, tick, seen)
@@ -133,7 +138,9 @@ class Observer:
         )
         met = serve(_question(alert), {"metric": QueryRelation("metric", _SERIES, lambda *_: table)})
         if met is None:
-            raise UsageError(f"the condition of alert {alert.name!r} fails: {alert.condition}")
+            raise UsageError(
+                f"the condition of alert {alert.name!r} failed: {alert.condition}", alert=alert.name
+            )
         found = met.column("series").to_pylist()
         holding = {keys[i]: _json({**samples[i].labels, "value": samples[i].value}) for i in found}
         return MatchingRows(holding, present=frozenset(keys))

@@ -173,8 +173,8 @@ def make_notices(log: Log, name: str) -> TopicDefinition:
         return log.topic(name)
     if not known.schema.equals(NOTICES) or known.key:
         raise UsageError(
-            f"an alert would tell on topic {known.name!r}, which is there and has other columns",
-            hint="name another topic: it is made with the columns of a notice",
+            f"topic {known.name!r}, to which an alert would write notices, exists with other columns",
+            hint="name another topic, which is created with the columns of a notice",
             topic=known.name,
         )
     return known
@@ -183,7 +183,7 @@ def make_notices(log: Log, name: str) -> TopicDefinition:
 def _refuse_other(known: TopicDefinition) -> None:
     if known.key != ("alert", "key") or not known.schema.equals(SCHEMA):
         raise UsageError(
-            f"the episodes of alerts are kept in topic {TOPIC!r}, which is there and has other columns",
-            hint=f"copy it to another topic, and DROP TOPIC {TOPIC}",
+            f"topic {TOPIC!r}, which stores the episodes of alerts, exists with other columns",
+            hint=f"copy it to another topic, then DROP TOPIC {TOPIC}",
             topic=TOPIC,
         )

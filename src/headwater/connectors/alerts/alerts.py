@@ -178,8 +178,11 @@ class Alerts:
                 read = below(self._log, self._views().names.spelled(made.on))
                 if topic.lower() in (name.lower() for name in read):
                     raise StatementError(
-                        f"view {made.on!r} reads topic {topic!r}, on which alert {made.name!r} would tell",
-                        hint="tell on another topic",
+                        f"view {made.on!r} reads topic {topic!r}, to which alert {made.name!r} would write notices",
+                        hint="write notices to another topic",
+                        view=made.on,
+                        topic=topic,
+                        alert=made.name,
                     )
             make_notices(self._log, topic)
 
@@ -377,7 +380,7 @@ class Alerts:
                     component.works()
             except Exception as error:  # noqa: BLE001 - a thread that ended would leave alerts unnoticed
                 # a full disk, a closed log, a defect: tried again
-                _log.warning("alerts: an attempt failed, and is made again", exc_info=True)
+                _log.warning("alerts could not be evaluated or sent; this is retried", exc_info=True)
                 if not self._stop.is_set():
                     component.failed(error)
             if self._stop.wait(LOOK_EVERY_S):
