@@ -30,6 +30,10 @@ def names(ws: hw.Workspace) -> list[str]:
     return [fault.name for fault in ws.log.faults.current() if fault.kind == "background"]
 
 
+class Defect(Exception):
+    """An error of no kind that Headwater knows."""
+
+
 class Switch:
     """A piece of work that fails until it is told otherwise."""
 
@@ -38,7 +42,7 @@ class Switch:
 
     def __call__(self, *_: Any) -> Any:
         if self.fails:
-            raise ValueError("a defect")
+            raise Defect("a defect")
 
 
 @pytest.mark.parametrize(("work", "name"), [("watch", "watching of alerts"), ("tell", "notifying of alerts")])
@@ -85,7 +89,7 @@ def test_deletions_that_do_not_reach_sinks_are_reported(
 def test_reactions_that_fail_are_reported(
     ws: hw.Workspace, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    error = hw.DiskFullError("no space") if way == "it may pass" else ValueError("a defect")
+    error = hw.DiskFullError("no space") if way == "it may pass" else Defect("a defect")
     fails = True
 
     def step(feed: EventFeed, timeout_s: float | None) -> Iterator[Any]:
@@ -104,7 +108,7 @@ def test_reactions_that_fail_are_reported(
     (component,) = [one for one in ws._outside.health().components if one.kind == "background"]
     assert component.severity == "unhealthy"
     if way == "it stops the reaction":
-        with pytest.raises(ValueError, match="a defect"):
+        with pytest.raises(Defect):
             welcome.stop()
         assert names(ws) == ["reaction welcome"]  # it is stopped, and stays so until it is started again
         fails = False
@@ -150,8 +154,8 @@ def test_an_error_of_the_thread_that_receives_datagrams_stops_the_source(
             sender.sendto(b"hits:1|c", bound.getsockname())
         listener._thread.join()
         monkeypatch.undo()
-        with pytest.raises(ValueError, match="a defect"):
+        with pytest.raises(Defect):
             listener.lines()
-        with pytest.raises(ValueError, match="a defect"):
+        with pytest.raises(Defect):
             listener.take()
         listener.close()

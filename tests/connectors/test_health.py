@@ -114,7 +114,7 @@ def test_an_engine_that_gives_no_sign_of_life_is_unhealthy(ws: hw.Workspace, clo
         clock.advance("11 seconds")
         found = health_of(ws).engine
         assert (found.state, found.severity) == ("frozen", "unhealthy")
-        assert "gave no sign of life for 11 s" in found.sentence()
+        assert "has sent no heartbeat for 11 s" in found.sentence()
 
 
 # --- a stopped view ------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_status_readiness_and_metrics_say_the_same_of_a_stopped_view(stopped: hw
         answer = client.get("/health/ready")
         assert answer.status_code == 503
         assert any(reason.startswith("view shares is stopped: ") for reason in answer.json()["reasons"])
-        assert "sink copy gets nothing new: view shares is stopped" in answer.json()["reasons"]
+        assert "sink copy receives no new rows: view shares is stopped" in answer.json()["reasons"]
     shown = {row["sink"]: (row["state"], row["reason"]) for row in stopped.sql("SHOW SINKS").to_pylist()}
     assert shown["copy"] == ("stopped", "upstream stopped: view shares is stopped")
     explained = {row["property"]: row["value"] for row in stopped.sql("EXPLAIN SINK copy").to_pylist()}

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import headwater as hw
 from headwater.catalog.connectors import SINK, EnvValue, SinkDefinition
 from headwater.cli.program import cli
+from tests.raising import raises
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,14 +112,14 @@ def test_sources_and_sinks_are_explained(ws: hw.Workspace) -> None:
     sink = facts(ws.sql("EXPLAIN found"))
     assert sink == facts(ws.sql("EXPLAIN SINK FOUND"))
     assert sink["follows"] == "view urls"
-    assert sink["key"].startswith("url: no two rows of view urls agree on it")
+    assert sink["key"].startswith("url: unique in view urls")
     assert sink["mode"].startswith("upsert")
     assert sink["guarantee"].startswith("exactly once")
-    assert sink["stands at"].startswith("tick ")
+    assert sink["checkpoint"].startswith("tick ")
     assert sink["statement"] == "CREATE SINK found FROM urls INTO SEARCH WITH (text = 'url')"
     with pytest.raises(hw.SourceNotFoundError):
         ws.sql("EXPLAIN SOURCE found")
-    with pytest.raises(hw.TopicNotFoundError, match="there is no topic or view 'nothing'"):
+    with raises(hw.TopicNotFoundError, topic="nothing"):
         ws.sql("EXPLAIN nothing")
 
 
@@ -156,13 +157,13 @@ def test_a_target_that_does_not_answer_and_a_function_that_is_missing_hold_up_no
         assert "geheim" not in text + result.stdout
         explained = facts(ws.sql("EXPLAIN SINK cache"))
         assert explained["state"] == "retrying: its target has not answered within 0.5 s"
-        assert explained["stands at"] == "not known"
+        assert explained["checkpoint"] == "unknown"
         ws.log.drop_entry(SINK, "cache")
         with (folder.parent / "clicks.jsonl").open("a") as file:
             file.write('{"id": 3, "url": "/c"}\n')
         with pytest.raises(hw.HeadwaterError, match=r"NOT_SET_ANYWHERE|has no function"):
             ws.run()
-        assert ws.sink("found").search("c").num_rows == 1, "the others were brought level"
+        assert ws.sink("found").search("c").num_rows == 1, "the others were reconciled"
         with ws.start():
             while not ws._outside.sinks.news():
                 ws.log.wait_commit(ws.log.sequence(), 20)
@@ -190,5 +191,5 @@ def test_an_index_is_searched_from_the_command_line(ws: hw.Workspace, folder: Pa
     assert len(json.loads(run("found", "--filter", "n=1", "--limit", "1", "--json"))) == 1
     assert "column 'n' is BIGINT, and 'x' is none" in run("found", "--filter", "n=x", status=2)
     assert "is not a filter" in run("found", "--filter", "n", status=2)
-    assert "is of kind PARQUET, which is not searched" in run("files", "a", status=2)
+    assert "is of kind PARQUET, which cannot be searched" in run("files", "a", status=2)
     assert "there is no sink 'nothing'" in run("nothing", "a", status=1)

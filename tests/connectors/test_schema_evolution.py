@@ -42,7 +42,7 @@ def test_columns_come_widen_go_and_come_back() -> None:
     gone = after(log, wanted(age=large, country=text), "0/1A")
     assert gone.schema.equals(wide.schema)
     (lost,) = gone.dropped
-    assert lost.change == "source 'crm' does not have it any more, after 0/1A"
+    assert lost.change == "source 'crm' no longer has the column, after 0/1A"
     assert (lost.column, lost.sequence, gone.schema_version) == ("phone", sequence, 1)
     assert after(log, wanted(age=large, country=text), "0/2B") == gone, "the first time counts"
 

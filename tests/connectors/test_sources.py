@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import headwater as hw
 from headwater.cli.program import cli
 from tests.postgres import PostgresServer
+from tests.raising import raises
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,7 +120,7 @@ def test_a_topic_of_somebody_else_is_not_filled(
     ws: hw.Workspace, shop: psycopg.Connection, postgres_url: str
 ) -> None:
     ws.sql("CREATE TOPIC items (id BIGINT, name STRING, PRIMARY KEY (id))")
-    with pytest.raises(hw.UsageError, match="filled by somebody else"):
+    with raises(hw.UsageError, source="shop", topic="items"):
         create(ws, postgres_url)
     ws.sql(f"CREATE SOURCE shop FROM POSTGRES WITH (url = '{postgres_url}', tables = 'items AS shop_items')")
     ws.run()

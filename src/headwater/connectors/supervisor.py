@@ -216,9 +216,10 @@ class Supervisor:
             known = ", ".join(names)
             raise UsageError(
                 f"after={after!r} is a position in a source, and there are {len(names)} sources",
-                hint=f"ws.source(name).wait({after!r}) gives a receipt, for one of {known}"
+                hint=f"ws.source(name).wait({after!r}) returns a receipt, for one of {known}"
                 if names
                 else "receipt = topic.append(rows)",
+                after=after,
             )
         return self.captured(names[0], self.sources.position_of(after), timeout_s)
 
@@ -231,7 +232,7 @@ class Supervisor:
         latest = views.store.latest()
         if latest is None:
             raise UsageError(
-                f"sink {sink!r} has nothing to wait for: nothing has been run yet", hint="ws.run()"
+                f"sink {sink!r} has nothing to wait for: there is no tick yet", hint="ws.run()", sink=sink
             )
         self.sinks.wait(sink, latest.tick, timeout_s * 1_000)
         return latest.tick

@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 BEYOND: Mapping[str, str] = {
     "postgres": "the server's own backups, and its log of changes where that is archived",
-    "redis": "what the server has written to its append-only file or snapshots, until they are written anew",
-    "lake": "files that no snapshot names any more, until they are removed as orphans",
+    "redis": "what the server has written to its append-only file or snapshots, until they are rewritten",
+    "lake": "files that no snapshot references any more, until orphan files are removed",
     "topic": "readers of the topic that have copied its records",
     "webhook": "what was delivered",
     "python": "what was delivered",
 }
 """Old data of a target that no sink can reach, by kind."""
 KEEPING: Mapping[str, str] = {
-    "postgres": "dead tuples of the table, once it is level, until it is vacuumed",
-    "lake": "older snapshots of the table, once it is level, until they are expired",
+    "postgres": "dead tuples of the table, once it is reconciled, until it is vacuumed",
+    "lake": "older snapshots of the table, once it is reconciled, until they are expired",
 }
 """Old data that a target retains and can be queried about, by kind."""
-_EXCISED = ("to be excised then", "were excised")
+_EXCISED = ("are excised then", "were excised")
 """Wording before and after the excision."""
 
 
@@ -90,7 +90,7 @@ class ProbedTargets:
             if was is not None and not isinstance(was, HeadwaterError):
                 was.close()
             self._targets[made.name] = error
-            return TargetPast(None, f"{KEEPING[made.kind]}: it could not be asked, {error.message}")
+            return TargetPast(None, f"{KEEPING[made.kind]}: the target could not be queried, {error.message}")
 
     def _target(self, name: str) -> Target:
         known = self._targets.get(name)
@@ -115,9 +115,9 @@ def followed(
     for name, made in sinks.definitions().items():
         if view_of(made.view).lower() in views:
             at = done.get(name)
-            detail = "to be filled anew" if _is_filled_anew(made) else "to be brought level"
+            detail = "to be rebuilt" if _is_filled_anew(made) else "to be reconciled"
             if at is not None:
-                detail = "filled anew" if _is_filled_anew(made) else "brought level"
+                detail = "rebuilt" if _is_filled_anew(made) else "reconciled"
             past = None
             if asked is not None and made.kind in KEEPING:
                 past = TargetPast(None, KEEPING[made.kind])
@@ -160,7 +160,7 @@ class Erasure:
             self.follow()
         except Exception as error:  # noqa: BLE001 - the next look tries again
             self._component.failed(
-                error, "what was deleted may still be in sinks; `headwater deletions` tells where"
+                error, "deleted data may still be in sinks; `headwater deletions` lists where"
             )
         else:
             self._component.works()

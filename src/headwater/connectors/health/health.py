@@ -85,7 +85,7 @@ FALLS_OFF_WITHIN: Microseconds = 3_600_000_000
 with a retention by time, a quarter of that time is used."""
 
 
-_VERBS = {"failing": "fails", "rows lost": "has lost rows", UPSTREAM: "gets nothing new"}
+_VERBS = {"failing": "fails", "rows lost": "has lost rows", UPSTREAM: "receives no new rows"}
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _engine(clock: Clock, views: Views, faults: Mapping[tuple[FaultKind, str], F
     frozen = owner(storage)
     if frozen is not None:
         silent_s = max(0, clock.now_us() - frozen.heartbeat) / 1e6
-        reason = f"process {frozen.pid} on {frozen.host} gave no sign of life for {silent_s:.0f} s"
+        reason = f"process {frozen.pid} on {frozen.host} has sent no heartbeat for {silent_s:.0f} s"
         return ComponentHealth("engine", "engine", "frozen", reason, "end that process, then headwater run")
     fault = faults.get(("engine", "engine"))
     if fault is not None:
@@ -203,7 +203,7 @@ def _engine(clock: Clock, views: Views, faults: Mapping[tuple[FaultKind, str], F
             "engine", "engine", "failed", fault.reason, fault.hint or "headwater run", fault.since
         )
     if views.has_failed():
-        return ComponentHealth("engine", "engine", "failed", "an error has stopped it", "headwater run")
+        return ComponentHealth("engine", "engine", "failed", "it was stopped by an error", "headwater run")
     return ComponentHealth("engine", "engine", "not running", None, "headwater run")
 
 
@@ -216,7 +216,7 @@ def _views(log: Log, views: Views) -> Iterator[ComponentHealth]:
     for view in standings(log, manifest):
         hint = None
         if view.status == "stopped":
-            hint = f"correct what the reason says, then headwater rebuild {view.view}"
+            hint = f"correct the cause, then headwater rebuild {view.view}"
         yield ComponentHealth("view", view.view, view.status, view.reason, hint)
 
 
@@ -284,7 +284,7 @@ def _sinks(
         found = running.get(name)
         fault = faults.get(("sink", name))
         if found is None and fault is not None:
-            hint = fault.hint or "correct what the reason says; the engine tries again when it starts"
+            hint = fault.hint or "correct the cause; the engine retries when it starts"
             yield ComponentHealth("sink", name, "stopped", fault.reason, hint, fault.since)
             continue
         yield _sink(name, found, engine)
@@ -295,7 +295,7 @@ def _sink(name: str, told: SinkStatus | None, engine: ComponentHealth) -> Compon
         return ComponentHealth("sink", name, "not running", _not_run(engine))
     status, lag = told.status, told.lag
     if status.state == "stopped":
-        hint = "correct what the reason says; the engine tries again when it starts"
+        hint = "correct the cause; the engine retries when it starts"
         return ComponentHealth("sink", name, "stopped", status.reason, hint)
     if lag.seconds > BEHIND_AFTER_S:
         rows = "" if lag.rows is None else f", {lag.rows:,} rows"
@@ -347,7 +347,7 @@ def _cursor(kind: Kind, lag: CursorLag, topic: TopicDefinition, now: Microsecond
     behind = f"{lag.rows:,} rows, {lag.seconds:.0f} s behind"
     if lag.missed:
         reason = f"retention has removed {lag.missed:,} rows that were not read"
-        return ComponentHealth(kind, name, "rows lost", reason, "read on from the oldest record, or seek")
+        return ComponentHealth(kind, name, "rows lost", reason, "continue from the oldest record, or seek")
     if lag.falls_off_at is not None:
         by_time = lag.falls_off_by == "retention" and topic.retention_us is not None
         within = (topic.retention_us or 0) // 4 if by_time else FALLS_OFF_WITHIN

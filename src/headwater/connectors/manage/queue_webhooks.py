@@ -66,7 +66,10 @@ class PostOptions:
         for name in options:
             if name not in known:
                 raise UsageError(
-                    f"posting has no option {name!r}", hint=f"its options are {', '.join(known)}"
+                    f"{name!r} is not an option of posting a queue",
+                    hint=f"the options are {', '.join(known)}",
+                    option=name,
+                    reason="unknown-option",
                 )
         return cls(**options)
 
@@ -101,7 +104,7 @@ class Poster(Worker):
 
     def __init__(self, queue: Queue, url: str, options: PostOptions | None = None) -> None:
         options = options or PostOptions()
-        self._url = text(url, "the url that messages are posted to", hint='ws.post("emails", "https://...")')
+        self._url = text(url, "url", hint='ws.post("emails", "https://...")')
         self._whose = f"queue {queue.name!r}"
         self._requests = replace(options.requests, whose=self._whose)
         self._sequence, self._commit_id = queue.sequence, queue.commit_id
@@ -174,9 +177,11 @@ class Poster(Worker):
         self._error = SinkError(
             f"{hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
             detail=said or None,
-            hint=f"check the address, and the token or secret; the messages of {self._whose} stay where they are",
+            hint=f"check the address, and the token or secret; the messages stay in {self._whose}",
+            status=status,
+            queue=self._queue.name,
         )
-        _log.error("%s is posted no more: %s", self._whose, self._error)
+        _log.error("posting of %s has stopped: %s", self._whose, self._error)
         self._stopping.set()
         raise _NotPosted
 

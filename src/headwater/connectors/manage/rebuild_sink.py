@@ -47,9 +47,12 @@ def refuse_read_topic(sinks: Sinks, name: str) -> None:
     topics = sinks.topics_of(name)
     if topics is not None and (readers := sinks.declared.readers_of(topics.in_force)):
         raise UsageError(
-            f"topic {topics.in_force!r} of sink {name!r} is read by {', '.join(readers)}, and a topic cannot be renamed",
-            hint=f"`headwater verify --repair` mends its records in place; or make another sink, and have {readers[0]} read that",
+            f"sink {name!r} cannot be rebuilt: its topic {topics.in_force!r} is read by {', '.join(readers)}",
+            detail="a rebuild writes to a new topic, and a topic cannot be renamed",
+            hint=f"`headwater verify --repair` corrects the topic in place; or create another sink for {readers[0]}",
             sink=name,
+            topic=topics.in_force,
+            readers=readers,
         )
 
 
@@ -59,6 +62,8 @@ def _refuse_read_old(sinks: Sinks, name: str) -> None:
     if topics is not None and topics.old is not None and (readers := sinks.declared.readers_of(topics.old)):
         raise UsageError(
             f"topic {topics.old!r} cannot be dropped: it is read by {', '.join(readers)}",
-            hint=f"drop what reads it first; sink {name!r} writes to topic {topics.in_force!r}",
+            hint=f"drop the readers first; sink {name!r} now writes to topic {topics.in_force!r}",
             sink=name,
+            topic=topics.old,
+            readers=readers,
         )

@@ -127,6 +127,9 @@ class SinkDeclarations:
             raise StatementError(
                 f"view {made.view!r} reads topic {topic!r}, which sink {made.name!r} would write to",
                 hint="write to another topic",
+                view=made.view,
+                topic=topic,
+                sink=made.name,
             )
 
     def of_view(self, view: str) -> list[str]:
@@ -180,8 +183,11 @@ class SinkDeclarations:
             return check_key(shape, wanted.key, views.reports.keys(shape.view))
         if wanted.mode == "append" and not views.reports.only_grows(shape.view):
             raise StatementError(
-                f"sink {made.name!r} would append, and view {shape.view!r} takes rows back",
+                f"sink {made.name!r} cannot use mode 'append': view {shape.view!r} retracts rows",
                 hint="mode = 'changelog' appends every change, with _weight and _tick; or give a key",
+                sink=made.name,
+                view=shape.view,
+                mode="append",
             )
         return ()
 

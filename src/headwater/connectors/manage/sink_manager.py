@@ -160,8 +160,10 @@ class Sinks:
         made = self.declared.get(name)
         if made.kind != "search":
             raise UsageError(
-                f"sink {made.name!r} is of kind {made.kind.upper()}, which is not searched",
-                hint="CREATE SINK ... INTO SEARCH makes an index",
+                f"sink {made.name!r} is of kind {made.kind.upper()}, which cannot be searched",
+                hint="CREATE SINK ... INTO SEARCH creates an index",
+                sink=made.name,
+                kind=made.kind,
             )
         require("search", f"searching sink {made.name!r}")
         from headwater.sinks.search.search_index import SearchIndex

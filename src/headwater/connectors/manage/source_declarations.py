@@ -85,11 +85,11 @@ class SourceDeclarations:
         existing = self._log.topics().get(topic.name)
         if existing is None or existing.captured_by == name:
             return
-        whose = f"source {existing.captured_by!r}" if existing.captured_by else "somebody else"
+        whose = f"source {existing.captured_by!r}" if existing.captured_by else "other programs"
         raise UsageError(
-            f"source {name!r} cannot fill topic {topic.name!r}: it is there already, and filled by {whose}",
+            f"source {name!r} cannot fill topic {topic.name!r}, which exists and is filled by {whose}",
             detail="\n    ".join(topic_difference(existing, topic)),
-            hint=f"give it another topic, such as {name}_{topic.name}: tables = '... AS ...', or topic = '...'",
+            hint=f"name another topic, such as {name}_{topic.name}: tables = '... AS ...', or topic = '...'",
             topic=topic.name,
             source=name,
         )

@@ -154,7 +154,7 @@ class SourceManager:
         made = self.definitions()[name]
         known = self._log.producer(producer_of(name, made.generation))
         tables = ((known.note if known is not None else None) or {}).get("stopped", ())
-        again = f"ALTER SOURCE {name} RESTART takes it up again, or says what is in the way"
+        again = f"ALTER SOURCE {name} RESTART captures it again, or reports the obstacle"
         return {**dict.fromkeys(tables, again), **reasons}
 
     def stopped(self) -> dict[str, str]:

@@ -135,8 +135,9 @@ class SourceRunners:
         name = self._declared.entries.entry(name).name
         if self._log.entries(SOURCE)[name].document["kind"] in HANDED_OVER:
             raise UsageError(
-                f"source {name!r} is posted to, and has no positions to wait for",
-                hint="each delivery is answered with its receipt: after=receipt waits for it",
+                f"source {name!r} receives deliveries, and has no positions to wait for",
+                hint="the response to a delivery has its receipt: after=receipt waits for it",
+                source=name,
             )
         running = self._running.get(name)
         if self.sequence(name) >= sequence:

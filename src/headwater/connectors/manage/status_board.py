@@ -77,7 +77,7 @@ class Board:
             except Exception as error:  # noqa: BLE001 - the next attempt publishes the status
                 if not ended.is_set():
                     self._component.failed(
-                        error, "other processes do not see how sources and sinks are doing"
+                        error, "other processes do not see the status of sources and sinks"
                     )
             ended.wait(EVERY_S)
 

@@ -32,7 +32,7 @@ TAKEN: tuple[Outcome, ...] = ("taken", "repeated")
 REFUSED = "refused deliveries"
 """Kind of the catalog entries with the number of deliveries to a webhook that were ever rejected."""
 STORE_EVERY_MS = 10_000.0
-NOT_SERVED = "not served: `headwater serve` takes its deliveries"
+NOT_SERVED = "not served: `headwater serve` accepts its deliveries"
 
 
 @dataclass
