@@ -34,6 +34,7 @@ from headwater.web.ingest import DeliveryOrigin, Post, _Writing
 from headwater.web.request_bodies import Media
 from headwater.web.server_settings import ServerSettings
 from headwater.web.tokens import create
+from tests.raising import raises
 from tests.web.serving import PROBLEM, AppClient, ServerProcess, client_of
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of twenty-four b").decode()
@@ -546,7 +547,7 @@ def test_it_is_seen_like_other_sources_and_the_secret_is_not(
     )
     assert SECRET not in everything
     assert OLD not in everything
-    with pytest.raises(hw.UsageError, match="has no positions to wait for"):
+    with raises(hw.UsageError, source="shop"):
         ws.source("shop").wait(5)
 
 

@@ -76,7 +76,7 @@ def key_of(name: str, owner: str, topic: str, kind: str, body: bytes) -> Key:
             400,
             "bad-idempotency-key",
             f"an Idempotency-Key has 1 to {KEY_CHARACTERS_MAX} characters",
-            hint="a random UUID for each post is a good one",
+            hint="use a random UUID for each request",
         )
     said = hashlib.sha256(f"{owner}\0{topic.lower()}\0{name}".encode())
     content = hashlib.sha256(kind.encode() + b"\0" + body)
@@ -112,7 +112,7 @@ class IdempotencyKeys:
                 422,
                 "idempotency-key-reused",
                 "this Idempotency-Key was used for another body",
-                hint="a key stands for one post: take a new one, or send the same bytes again",
+                hint="a key stands for one request: use a new key, or send the same bytes again",
             )
         return known.receipt or self._located(known)
 
@@ -207,8 +207,8 @@ class IdempotencyKeys:
             return whole
         if known.share is None or any(p not in found for p in known.share):
             raise AlreadyWrittenError(
-                "this Idempotency-Key was used: its rows were written, and are kept no more",
-                hint="there is nothing left to do",
+                "the rows of this Idempotency-Key were written, and were removed since",
+                hint="nothing is left to do",
             )
         return own_receipt(whole, known.topic, known.share)
 

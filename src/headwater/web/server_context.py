@@ -154,7 +154,7 @@ class ServedWorkspace:
         known = await self.run(self.log.topics)
         for topic in receipt.positions:
             if topic not in known:
-                raise UsageError(f"after names topic {topic!r}, which is not there", topic=topic)
+                raise UsageError(f"after names topic {topic!r}, which does not exist", topic=topic)
         reached = await self.run(self.views.reached, receipt)
         deadline = asyncio.get_running_loop().time() + timeout_s
         bell = self.watch.ticking()
@@ -167,15 +167,15 @@ class ServedWorkspace:
                 raise Problem(
                     503,
                     "no-engine",
-                    "the views have not seen that append, and no engine runs on this workspace that would make them",
+                    "the views have not read that append, and no engine runs on this workspace",
                     hint="`headwater run` keeps the views up to date",
                     headers=retry_after(self.settings.retry_after_s),
                 )
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0 or self.streams.stopping.is_set():
                 raise LogTimeoutError(
-                    f"the views did not see that append within {timeout_s:g} s",
-                    hint="timeout= waits longer; `headwater status` says how far they are behind",
+                    f"the views did not read that append within {timeout_s:g} s",
+                    hint="timeout= waits longer; `headwater status` shows how far they are behind",
                 )
             await bell.wait(min(left, LOOK_S), rung)
 
@@ -186,8 +186,8 @@ class ServedWorkspace:
         names = list(await self.run(sources.definitions))
         if len(names) != 1:
             raise UsageError(
-                f"after={after!r} is neither a receipt nor a position of the one source: there are {len(names)} sources",
-                hint="pass the receipt that a post was answered with, such as clicks:0@17-20",
+                f"after={after!r} is neither a receipt nor a position of the only source: there are {len(names)} sources",
+                hint="pass the receipt of an append, such as clicks:0@17-20",
             )
         sequence = sources.position_of(after)
         if self._beside_engine:  # this process can request the position of an idle server
@@ -202,7 +202,7 @@ class ServedWorkspace:
             if left <= 0:
                 raise LogTimeoutError(
                     f"source {names[0]!r} did not reach {after} within {timeout_s:g} s",
-                    hint="it is read while `headwater run` runs; `headwater status` says how far it is",
+                    hint="the source is read while `headwater run` runs; `headwater status` shows its position",
                 )
             await self.run(self.log.wait_commit, seen, min(left, SOURCE_WAIT_S) * 1_000)
         ends = await self.run(lambda: self.log.ends(list(self.log.topics())))

@@ -51,8 +51,8 @@ class WorkerPool:
             raise Problem(
                 429,
                 "too-busy",
-                "more is being read than there are threads for",
-                hint="come again a little later",
+                "all threads that read are busy",
+                hint="retry later",
                 headers=retry_after(self._retry_after_s),
             )
         loop = asyncio.get_running_loop()
@@ -139,8 +139,8 @@ def query_too_slow(seconds: float) -> Problem:
     return Problem(
         504,
         "query-too-slow",
-        f"this query took longer than {seconds:g} s, and was broken off",
-        hint="make it a view and read that; or let queries take longer: headwater serve --query-timeout '2 minutes'",
+        f"this query took longer than {seconds:g} s, and was cancelled",
+        hint="create a view of it, and read the view; or raise the limit: headwater serve --query-timeout '2 minutes'",
         facts={"seconds_max": seconds},
     )
 
@@ -151,6 +151,6 @@ def too_slow(seconds: float) -> Problem:
         504,
         "too-slow",
         f"this request took longer than {seconds:g} s",
-        hint="ask for less, or let requests take longer: headwater serve --query-timeout '2 minutes'",
+        hint="request less, or raise the limit: headwater serve --query-timeout '2 minutes'",
         facts={"seconds_max": seconds},
     )

@@ -260,7 +260,8 @@ def event_times(here: ServedWorkspace, name: str, rows: int) -> Document:
     if made.time is None:
         raise UsageError(
             f"topic {made.name!r} has no event time",
-            hint="WATERMARK FOR column AS column - INTERVAL '...' in CREATE TOPIC names one",
+            hint="WATERMARK FOR column AS column - INTERVAL '...' in CREATE TOPIC declares one",
+            topic=made.name,
         )
     infos = log.partitions(made.name)
     share = max(1, rows // len(infos))
@@ -378,7 +379,7 @@ def _hint(log: Log, standing: ViewStatus, manifest: Manifest | None) -> str | No
         told = stopped_lines(log, manifest)
         return next((line.removeprefix("hint: ") for line in told if line.startswith("hint: ")), None)
     if manifest is None:
-        return "no tick was made yet: `headwater run`, or ws.run(), makes the first"
+        return "there is no tick yet: `headwater run`, or ws.run(), makes the first"
     return None
 
 
@@ -439,7 +440,7 @@ def _sorted(rows: pa.Table, sort: str | None) -> pa.Table:
     order = "descending" if sort is not None and sort.startswith("-") else "ascending"
     first = (sort or "").removeprefix("-")
     if sort is not None and first not in rows.column_names:
-        raise UsageError(f"there is no column {first!r} to sort by")
+        raise UsageError(f"there is no column {first!r} to sort by", column=first)
     names = [first] if sort is not None else []
     names += [name for name in rows.column_names if name not in names]
     flat: dict[str, pa.ChunkedArray] = {}

@@ -64,7 +64,7 @@ def readiness(here: ServedWorkspace, named: bool) -> dict[str, Any]:
         here.log.sequence()
         # open files could still be read after the folder was removed
         if not here.views.store.storage.root.is_dir():
-            raise WorkspaceMissingError("its folder is gone")
+            raise WorkspaceMissingError("the folder of the workspace is missing")
         found = here.outside.health()
         state = found.engine.state
         reasons += _sentences(found.unhealthy, named)

@@ -19,7 +19,7 @@ from headwater.web.server_context import ServedWorkspace, served
 
 INLINE_BYTES = 64 << 10
 """Size above which bodies are checked and parsed in a thread, so that they do not block the event loop."""
-_LARGER = "ALTER SOURCE ... SET (max_body = '...') takes larger ones"
+_LARGER = "ALTER SOURCE ... SET (max_body = '...') allows larger ones"
 _OUTCOMES: dict[int, Outcome] = {
     400: "malformed",
     401: "unsigned",
@@ -56,14 +56,14 @@ async def _found(here: ServedWorkspace, hooks: Hooks, name: str) -> WebhookSourc
         found = await here.run(hooks.find, name)
     except HeadwaterError:  # a secret's environment variable is missing here; `headwater status` names it
         raise Problem(
-            503, "hook-not-ready", f"hook {name!r} cannot be checked by this server", headers=retry_after(60)
+            503, "hook-not-ready", f"webhook {name!r} is not ready on this server", headers=retry_after(60)
         ) from None
     if found is None:
         raise Problem(
             404,
             "no-such-hook",
-            f"there is no hook {name!r}",
-            hint="CREATE SOURCE ... FROM WEBHOOK makes one",
+            f"there is no webhook {name!r}",
+            hint="CREATE SOURCE ... FROM WEBHOOK creates one",
         )
     return found
 
@@ -73,7 +73,7 @@ async def _take(request: Request, here: ServedWorkspace, source: WebhookSource) 
     media = media_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
     if media is not Media.JSON:
         raise Problem(
-            415, "unsupported-media-type", "a delivery is JSON", hint=f"Content-Type: {Media.JSON.value}"
+            415, "unsupported-media-type", "a delivery must be JSON", hint=f"Content-Type: {Media.JSON.value}"
         )
     reserved = 0
     try:

@@ -73,7 +73,7 @@ async def _asked(request: Request) -> tuple[str, dict[str, Any]]:
         raise Problem(
             415,
             "unsupported-media-type",
-            f"a query of type {kind!r} is not taken",
+            f"content type {kind!r} is not supported",
             hint='Content-Type: application/json with {"query": "SELECT ..."}, or application/sql',
         )
     body = await in_time(request, whole(request, TEXT_BYTES_MAX, "a query"))
@@ -82,12 +82,12 @@ async def _asked(request: Request) -> tuple[str, dict[str, Any]]:
             return body.decode("utf-8"), {}
         said = orjson.loads(body)
     except ValueError as error:
-        raise UsageError(f"the query cannot be read: {error}", hint='{"query": "SELECT ..."}') from None
+        raise UsageError(f"the body is not JSON: {error}", hint='{"query": "SELECT ..."}') from None
     if not isinstance(said, dict) or not isinstance(said.get("query"), str):
         raise UsageError("the body has no query", hint='{"query": "SELECT ..."}')
     for name in said:
         if name not in MEMBERS:
-            raise UsageError(f"there is no member {name!r}", hint=f"there are {', '.join(MEMBERS)}")
+            raise UsageError(f"there is no member {name!r}", hint=f"the members are {', '.join(MEMBERS)}")
     return said["query"], said
 
 

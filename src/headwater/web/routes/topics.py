@@ -36,7 +36,7 @@ READ_BYTES_MAX = 64 << 20
 BATCH_ROWS = 8_192
 BATCHES_AT_ONCE = 8
 ROWS_ENDLESS = 10**15
-_IN_PIECES = "send the rows in several posts; each has its receipt"
+_IN_PIECES = "send the rows in several requests; each has its own receipt"
 PARAMETERS = ("from", "limit", "follow", "columns", "partition", "by", "on_gap")
 
 
@@ -46,7 +46,7 @@ async def append(request: Request) -> Response:
     parameters.refuse_unknown(request, ())
     topic = request.path_params["topic"]
     if topic.lower() in (KEYS, DELIVERIES):
-        raise Problem(403, "not-yours", f"topic {topic!r} is the server's own: nobody else writes it")
+        raise Problem(403, "not-yours", f"topic {topic!r} is internal: only the server writes to it")
     media = media_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
     body, reserved = b"", 0
     try:

@@ -96,7 +96,7 @@ def _begun(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Cha
         since = Token.parse(text)
         if since is None:
             raise UsageError(
-                f"the last tick that was seen is the id of an event, or a number, not {text!r}",
+                f"since is the id of an event, or the number of a tick, not {text!r}",
                 hint="since=41",
             )
     try:
