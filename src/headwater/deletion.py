@@ -413,8 +413,8 @@ class Deletions:
             ]
             if forgets and topic in known and known[topic].versioned_by is not None:
                 found.append(DeletionPlace("states", topic, "done", at, _FORGOTTEN_STATES))
-        if found and not forgets and _DEEDS in known:
-            found.append(DeletionPlace("letters", _DEEDS, "out of reach", None, _EDITED))
+        if found and not forgets and _DEAD_LETTER_ACTIONS in known:
+            found.append(DeletionPlace("letters", _DEAD_LETTER_ACTIONS, "out of reach", None, _EDITED))
         return found
 
     def _in_views(self, entry: DeletionEntry) -> list[DeletionPlace]:
@@ -426,7 +426,7 @@ class Deletions:
         at = _moment(entry.settled_at)
         when = f"at tick {entry.tick}" if status == "done" else "by the next tick: `headwater run --once`"
         views = views_of(self._log, self._views().store.latest_whole(), entry)
-        done = [_MENDED if view in entry.mended else _MADE_ANEW for view in views]
+        done = [_RETRACTED if view in entry.mended else _REBUILT for view in views]
         how = done if status == "done" else [_TO_BE] * len(views)
         found = [
             DeletionPlace("view", v, status, at, f"{what} {when}") for v, what in zip(views, how, strict=True)
@@ -446,10 +446,10 @@ class Deletions:
     def _in_sinks(self, entry: DeletionEntry, asked: ProbedTargets | None) -> list[DeletionPlace]:
         if not self._log.entries(SINK):
             return []
-        from headwater.connectors.deletion.erase_sinks import followed
+        from headwater.connectors.deletion.erase_sinks import affected_sinks
 
         found = []
-        for one in followed(
+        for one in affected_sinks(
             self._log, self._views().store.latest_whole(), self._outside().sinks, entry, asked
         ):
             status: Status = "done" if one.at is not None else "scheduled"
@@ -466,9 +466,9 @@ class Deletions:
 
 _LOGS = "logs"
 _TO_BE = "to be removed"
-_MENDED, _MADE_ANEW = "retracted, and its state rewritten,", "rebuilt from the log"
+_RETRACTED, _REBUILT = "retracted, and its state rewritten,", "rebuilt from the log"
 _FORGOTTEN_MESSAGES = "messages are received without the values; rows of dead and edited messages were encrypted with the same key"
-_DEEDS = "_dead"
+_DEAD_LETTER_ACTIONS = "_dead"
 _EDITED = "rows of dead messages that were edited, before and after the edit"
 _FORGOTTEN_STATES = "folded again without the values; snapshots were encrypted with the same key"
 _COPIES = DeletionPlace(

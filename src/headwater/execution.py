@@ -103,7 +103,7 @@ def _create_view(on: ExecutionContext, statement: s.CreateView) -> None:
 
 def _drop_view(on: ExecutionContext, statement: s.DropView) -> None:
     _refuse_standing(on.log, statement)
-    _drop_followers(on, statement)
+    _drop_sinks_and_alerts(on, statement)
     on.views().declarations.drop(statement)
 
 
@@ -167,7 +167,7 @@ def _drop_standing(on: ExecutionContext, statement: s.DropStanding) -> None:
             return
         raise
     drop = s.DropView(name, cascade=statement.cascade)
-    _drop_followers(on, drop)
+    _drop_sinks_and_alerts(on, drop)
     on.views().declarations.drop(drop)
     _drop_stored(on, standing.queries)
 
@@ -184,7 +184,7 @@ def _drop_stored(on: ExecutionContext, queries: str) -> None:
         _drop_topic(on, s.DropTopic(queries, if_exists=True))
 
 
-def _drop_followers(on: ExecutionContext, statement: s.DropView) -> None:
+def _drop_sinks_and_alerts(on: ExecutionContext, statement: s.DropView) -> None:
     """Drop the sinks and alerts on a view, and on the views that read it, if `cascade` is given; otherwise raise
     UsageError for them."""
     if not on.log.entries(SINK) and not on.log.entries(ALERT):
@@ -378,10 +378,10 @@ def _private_in_copy(on: ExecutionContext, statement: s.CreateTopicAs) -> Mappin
     except StatementError:  # the query may still run once, but its columns are not traced
         copied = None
     if copied is not None:
-        told = [one for one in copied if one.by is None]
-        if not told:
+        untraced = [one for one in copied if one.by is None]
+        if not untraced:
             return {one.column: one.by for one in copied if one.by is not None}
-        why, remedy = told[0].why, told[0].remedy
+        why, remedy = untraced[0].why, untraced[0].remedy
     made = f"CREATE TOPIC {quote(statement.name)} (...) with columns PRIVATE BY the subject, and append the rows of a query"
     raise UsageError(
         f"topic {statement.name!r} would be an unencrypted copy of {hides[0]}: {why}",
@@ -660,8 +660,8 @@ def _explain(on: ExecutionContext, statement: s.Explain) -> pa.Table:
     log, name, kind = on.log, statement.name, statement.kind
     is_view = _is_view(log, name)
     has_outside = bool(log.entries(SOURCE) or log.entries(SINK)) and not (is_view or name in log.topics())
-    if (kind or has_outside) and (told := on.outside().explain(name, kind)) is not None:
-        return told
+    if (kind or has_outside) and (explained := on.outside().explain(name, kind)) is not None:
+        return explained
     return on.views().reports.explain(name) if is_view else explain(log, name)
 
 

@@ -86,7 +86,7 @@ class CollectedMetrics:
         yield from self._sources()
         yield from self._sinks()
         yield from self._queues()
-        waiting: Mapping[Any, float] = self._outside.waiting_letters()
+        waiting: Mapping[Any, float] = self._outside.open_letters()
         yield _gauge("headwater_dead_letters", "Dead letters that are open.", ("kind", "owner"), waiting)
         left_out = {(one.kind, one.name, one.outcome): one.rows for one in self._outside.rejected()}
         yield _counter(
@@ -344,8 +344,8 @@ class CollectedMetrics:
         named = {name: (name, made.view, made.kind) for name, made in known.items()}
 
         def each(part: str, what: str) -> dict[tuple[str, ...], float]:
-            told = {name: facts[name][part][what] for name in named if name in facts}
-            return {named[name]: float(value) for name, value in told.items() if value is not None}
+            reported = {name: facts[name][part][what] for name in named if name in facts}
+            return {named[name]: float(value) for name, value in reported.items() if value is not None}
 
         up = {labels: self._is_up("sink", name) for name, labels in named.items()}
         yield _gauge("headwater_sink_up", "Whether a sink is running.", of, up)
@@ -375,8 +375,8 @@ class CollectedMetrics:
         of = ("queue", "topic")
 
         def each(what: str) -> dict[tuple[str, ...], float]:
-            told = {(q.queue, q.topic): getattr(q, what) for q in found}
-            return {at: float(value) for at, value in told.items() if value is not None}
+            reported = {(q.queue, q.topic): getattr(q, what) for q in found}
+            return {at: float(value) for at, value in reported.items() if value is not None}
 
         for what, said in (
             ("waiting", "Messages ready for delivery."),

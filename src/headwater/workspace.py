@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.connectors.dead_letters.dead_letters import Dead
+    from headwater.connectors.dead_letters.dead_letters import DeadLetters
     from headwater.connectors.handles import SinkHandle, SourceHandle
     from headwater.connectors.manage.queue_webhooks import Poster
     from headwater.connectors.supervisor import Supervisor
@@ -263,7 +263,7 @@ class Workspace(EventSourcing, Sharing):
 
         return SinkHandle(self._outside, text_of(name, "sink", hint='ws.sink("cache")'))
 
-    def dead(self) -> Dead:
+    def dead(self) -> DeadLetters:
         """Return the dead letters, to list, edit, drop and replay: rows that views and sinks with on_error = 'divert'
         rejected, and messages that queues gave up."""
         return self._outside.dead()
@@ -322,16 +322,16 @@ class Workspace(EventSourcing, Sharing):
         captured += self._outside.captured_rows()
         report = self._views.run(rows)
         if self.log.entries(SINK):
-            excised = self._outside.erasure.follow()  # first: append-only targets stop at deleted rows
+            excised = self._outside.erasure.erase()  # first: append-only targets stop at deleted rows
             self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
             while (
-                self._outside.erasure.follow() or excised
+                self._outside.erasure.erase() or excised
             ):  # excisions of copies in topics, which views and other sinks may read
                 excised = False
                 report = report.and_then(self._views.run(rows))
                 self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
         if self.log.entries(ALERT):
-            self._outside.look_at_alerts()
+            self._outside.evaluate_alerts()
         rejected = since(before, self._outside.rejected())
         return dataclasses.replace(report, rejected=rejected, captured=captured)
 

@@ -81,8 +81,8 @@ class Bench:
 
     def turn(self, after: str = "1 second", alerts: Alerts | None = None) -> None:
         self.clock.advance(after)
-        (alerts or self.alerts).watch()
-        (alerts or self.alerts).tell()
+        (alerts or self.alerts).evaluate()
+        (alerts or self.alerts).notify()
 
     def known(self, alert: str) -> dict[str, Episode]:
         return {key: e for (name, key), e in Episodes(self.log).refresh().items() if name == alert}
@@ -175,12 +175,12 @@ def test_a_clock_that_is_set_back_makes_nothing_fire_early_or_never(bench: Bench
     other = Alerts(bench.log, behind, _no_views, bench.collect, deliver=bench.deliver)
     for after in ("1 second", "299 seconds"):
         behind.advance(after)
-        other.watch()
-        other.tell()
+        other.evaluate()
+        other.notify()
     assert bench.told == []
     behind.advance("1 second")
-    other.watch()
-    other.tell()
+    other.evaluate()
+    other.notify()
     assert bench.told == [("behind", "fired", "cache")], "five minutes after it was first seen there"
 
 
@@ -196,15 +196,15 @@ def test_flapping_is_told_of_no_more_often_than_it_held(bench: Bench) -> None:
 def test_nothing_is_repeated_or_lost_by_a_restart(bench: Bench, told_before: bool) -> None:
     bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 {HOOK}")
     bench.figures = {"cache": 50}
-    bench.alerts.watch()
+    bench.alerts.evaluate()
     if told_before:
-        bench.alerts.tell()
+        bench.alerts.notify()
     again = bench.another()
     bench.turn(alerts=again)
     bench.turn(alerts=again)
     assert bench.told == [("behind", "fired", "cache")]
     bench.figures = {"cache": 0}
-    again.watch()
+    again.evaluate()
     bench.turn(alerts=bench.another())
     assert bench.told[1:] == [("behind", "over", "cache")]
     bench.turn(alerts=bench.another())
@@ -215,9 +215,9 @@ def test_a_notice_that_was_sent_and_not_noted_comes_again_with_its_key(bench: Be
     bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 {HOOK}")
     bench.figures = {"cache": 50}
     dying = bench.another()
-    dying.watch()
+    dying.evaluate()
     dying._note = lambda told: None  # type: ignore[method-assign]  # killed before it could
-    dying.tell()
+    dying.notify()
     bench.turn()
     assert bench.told == [("behind", "fired", "cache")] * 2
     assert len(set(bench.keys)) == 1
@@ -229,9 +229,9 @@ def test_of_two_that_watch_at_once_one_begins_the_episode(bench: Bench) -> None:
     bench.figures = {"cache": 50}
     bench.alerts._episodes.refresh()
     stale = dict(bench.alerts._episodes.refresh())
-    other.watch()
+    other.evaluate()
     bench.alerts._episodes.refresh = lambda: stale  # type: ignore[method-assign]  # looked before the other wrote
-    bench.alerts.watch()
+    bench.alerts.evaluate()
     del bench.alerts._episodes.refresh
     bench.turn()
     bench.turn(alerts=other)
@@ -242,7 +242,7 @@ def test_a_notice_on_a_topic_is_in_the_append_that_begins_the_episode(bench: Ben
     bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY TOPIC WITH (topic = 'alarms')")
     bench.figures = {"cache": 50, "search": 60}
     before = bench.log.sequence()
-    bench.alerts.watch()
+    bench.alerts.evaluate()
     ours = [row["_sequence"] for b in bench.log.read(TOPIC, 0, 0, 2, ["_sequence"]) for row in b.to_pylist()]
     theirs = [
         row["_sequence"] for b in bench.log.read("alarms", 0, 0, 2, ["_sequence"]) for row in b.to_pylist()
@@ -251,7 +251,7 @@ def test_a_notice_on_a_topic_is_in_the_append_that_begins_the_episode(bench: Ben
     assert ours[0] > before
     bench.figures = {"cache": 50}
     bench.clock.advance("2 minutes")
-    bench.alerts.watch()
+    bench.alerts.evaluate()
     bench.turn("2 minutes")
     assert bench.notices("alarms")[2:] == [("over", '{"sink":"search"}')], "its figure is gone"
 
@@ -609,7 +609,7 @@ def test_the_ready_made_alerts_are_on_metrics_that_there_are(tmp_path: Path) -> 
         assert {row["alert"] for row in rows} == {name for name, *_ in DEFAULTS}
         page = (ROOT / "docs" / "alerts.md").read_text()
         assert all(f"| `{name}` | `{metric}" in page for name, metric, *_ in DEFAULTS)
-        ws._outside.alerts.watch()
+        ws._outside.alerts.evaluate()
         assert not any(row["reason"] for row in ws.sql("SHOW ALERTS").to_pylist())  # type: ignore[union-attr]
 
 

@@ -17,7 +17,7 @@ import pytest
 import headwater as hw
 from headwater.catalog.conform import conform
 from headwater.catalog.definitions import define_topic
-from headwater.connectors.dead_letters.dead_letters import Dead, Replayed
+from headwater.connectors.dead_letters.dead_letters import DeadLetters, Replayed
 from headwater.core.positions import Receipt
 from headwater.log.protocol import Append
 from headwater.sources.clock_positions import captured, owned, rows_of
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def dead(ws: hw.Workspace, folder: Path) -> Dead:
+def dead(ws: hw.Workspace, folder: Path) -> DeadLetters:
     """Three good lines and three that are not, of JSON."""
     (folder / "a.json").write_text(
         '{"id": 1}\n{"id": "x"}\n{"id": 2}\nnothing\n{"id": 3}\n{"id": 4, "at": 5}\n'
@@ -67,7 +67,7 @@ def ids(ws: hw.Workspace, topic: str = "logs") -> list[int]:
     return sorted(ws.query(f"SELECT id FROM {topic}").column("id").to_pylist())
 
 
-def test_lines_that_a_source_diverted_are_dead_letters_with_file_byte_and_reason(dead: Dead) -> None:
+def test_lines_that_a_source_diverted_are_dead_letters_with_file_byte_and_reason(dead: DeadLetters) -> None:
     found = dead.list("logs").to_pylist()
     assert [row["letter"] for row in found] == [f"logs/logs_errors-0-{n}" for n in (2, 1, 0)]
     assert {(row["kind"], row["owner"], row["state"]) for row in found} == {("source", "logs", "open")}
@@ -77,13 +77,15 @@ def test_lines_that_a_source_diverted_are_dead_letters_with_file_byte_and_reason
     assert dead.counts()["logs", "source"]["open"] == 3
 
 
-def test_an_edited_line_is_read_by_the_sources_format_and_taken_once(ws: hw.Workspace, dead: Dead) -> None:
+def test_an_edited_line_is_read_by_the_sources_format_and_taken_once(
+    ws: hw.Workspace, dead: DeadLetters
+) -> None:
     with pytest.raises(hw.BadRowError, match="one JSON object"):
         dead.edit("logs/logs_errors-0-1", {"line": "still nothing"})
     with raises(hw.UsageError, letter="logs/logs_errors-0-1", column="id"):
         dead.edit("logs/logs_errors-0-1", {"id": 7})
     one = dead.edit("logs/logs_errors-0-1", {"line": '{"id": 7}'}, by="anna")
-    assert (one.state, one.deeds[-1].who) == ("edited", "anna")
+    assert (one.state, one.actions[-1].who) == ("edited", "anna")
     assert dead.replay(one.id).taken == (one.id,)
     assert dead.replay(one.id).before == (one.id,)
     assert ids(ws) == [1, 2, 3, 7]
@@ -91,7 +93,7 @@ def test_an_edited_line_is_read_by_the_sources_format_and_taken_once(ws: hw.Work
     assert dead.list("logs")["letter"].to_pylist() == ["logs/logs_errors-0-2", "logs/logs_errors-0-0"]
 
 
-def test_a_line_that_is_still_refused_stays_with_the_reason(ws: hw.Workspace, dead: Dead) -> None:
+def test_a_line_that_is_still_refused_stays_with_the_reason(ws: hw.Workspace, dead: DeadLetters) -> None:
     done = dead.replay(of="logs")
     assert (done.taken, len(done.left)) == ((), 3)
     assert done.left["logs/logs_errors-0-1"] == "a line is one JSON object"
@@ -99,7 +101,7 @@ def test_a_line_that_is_still_refused_stays_with_the_reason(ws: hw.Workspace, de
 
 
 def test_an_unedited_line_is_taken_once_the_topic_has_its_column(
-    ws: hw.Workspace, folder: Path, dead: Dead
+    ws: hw.Workspace, folder: Path, dead: DeadLetters
 ) -> None:
     source(ws, folder, columns="id BIGINT, at BIGINT")
     assert dead.replay(of="logs").taken == ("logs/logs_errors-0-2",)
@@ -107,7 +109,7 @@ def test_an_unedited_line_is_taken_once_the_topic_has_its_column(
 
 
 def test_what_is_dropped_is_listed_no_more_and_an_edit_takes_it_up_again(
-    ws: hw.Workspace, dead: Dead
+    ws: hw.Workspace, dead: DeadLetters
 ) -> None:
     assert len(dead.drop(of="logs", reason="noise")) == 3
     assert dead.list("logs").num_rows == 0
@@ -117,7 +119,7 @@ def test_what_is_dropped_is_listed_no_more_and_an_edit_takes_it_up_again(
     assert ids(ws) == [1, 2, 3, 9]
 
 
-def test_two_who_replay_at_once_have_a_line_taken_once(ws: hw.Workspace, dead: Dead) -> None:
+def test_two_who_replay_at_once_have_a_line_taken_once(ws: hw.Workspace, dead: DeadLetters) -> None:
     names = [f"logs/logs_errors-0-{n}" for n in range(3)]
     for number, name in enumerate(names):
         dead.edit(name, {"line": f'{{"id": {10 + number}}}'})
@@ -137,7 +139,7 @@ def test_two_who_replay_at_once_have_a_line_taken_once(ws: hw.Workspace, dead: D
 
 
 def test_a_letter_is_taken_once_wherever_its_replay_breaks_off(
-    ws: hw.Workspace, dead: Dead, monkeypatch: pytest.MonkeyPatch
+    ws: hw.Workspace, dead: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead.edit("logs/logs_errors-0-1", {"line": '{"id": 7}'})
     append = ws.log.append
@@ -230,7 +232,7 @@ def test_a_line_does_not_replace_a_newer_record_of_its_key_unless_forced(
 
 
 def test_letters_of_a_source_that_is_dropped_are_listed_and_only_dropped(
-    ws: hw.Workspace, dead: Dead
+    ws: hw.Workspace, dead: DeadLetters
 ) -> None:
     ws.sql("DROP SOURCE logs")
     assert dead.list("logs").num_rows == 3
@@ -250,4 +252,4 @@ def test_of_many_letters_only_the_newest_are_read_and_all_are_counted(ws: hw.Wor
             page = dead.page("logs", state, limit)
             assert [one.id for one in page.letters] == [one.id for one in whole[:limit]]
             assert page.total == len(whole)
-    assert ws._outside.waiting_letters()["source", "logs"] == 497
+    assert ws._outside.open_letters()["source", "logs"] == 497

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headwater as hw
-from headwater.connectors.dead_letters.dead_views import ViewShelf
+from headwater.connectors.dead_letters.dead_views import ViewLetterStore
 from headwater.core.clock import ManualClock
 from headwater.core.settings import LogSettings
 from headwater.log.protocol import Append
@@ -92,7 +92,7 @@ def test_a_row_that_was_edited_is_taken_once(ws: hw.Workspace) -> None:
         assert revenue(ws) == [(7, 20, 2)]
         assert dead.replay(one.id).before == (one.id,)
     assert names(ws) == ["revenue/orders-0-1"]
-    assert [(d.action, d.who) for d in dead.show(one.id).deeds] == [("edit", "anna"), ("replay", "ben")]
+    assert [(d.action, d.who) for d in dead.show(one.id).actions] == [("edit", "anna"), ("replay", "ben")]
     assert ws.verify().ok
 
 
@@ -125,18 +125,18 @@ def test_of_two_who_have_seen_the_same_one_appends(ws: hw.Workspace, monkeypatch
     bad_orders(ws)
     name = "revenue/orders-0-2"
     ws.dead().edit(name, {"amount": "10"})
-    replay = ViewShelf.replay
+    replay = ViewLetterStore.replay
 
     def second(*given: Any, **options: Any) -> Any:
-        monkeypatch.setattr(ViewShelf, "replay", replay)
+        monkeypatch.setattr(ViewLetterStore, "replay", replay)
         assert ws.dead().replay(name, by="anna").taken == (name,)  # between the look and the append
         return replay(*given, **options)
 
-    monkeypatch.setattr(ViewShelf, "replay", second)
+    monkeypatch.setattr(ViewLetterStore, "replay", second)
     done = ws.dead().replay(name, by="ben")
     assert (done.taken, done.before) == ((), (name,))
     assert ws.topic("orders").partitions()[0].end == 4
-    assert [d.who for d in ws.dead().show(name).deeds if d.settled] == ["anna"]
+    assert [d.who for d in ws.dead().show(name).actions if d.settled] == ["anna"]
 
 
 def test_of_many_who_replay_at_once_one_appends(ws: hw.Workspace) -> None:
@@ -220,7 +220,7 @@ def test_views_that_refused_the_same_record_take_one_correction(ws: hw.Workspace
     )
     ws.run()  # a view that comes later refuses the original, and has the correction already
     late = ws.dead().show("doubled/orders-0-2")
-    assert (late.state, [d.owner for d in late.deeds]) == ("replayed", ["amounts"])
+    assert (late.state, [d.owner for d in late.actions]) == ("replayed", ["amounts"])
     with raises(hw.UsageError, letter=late.id, state="replayed"):
         ws.dead().edit(late.id, {"amount": "10"})
     assert rows(ws, "SELECT id, a FROM doubled") == [(0, 20), (2, 20)]
@@ -235,14 +235,14 @@ def test_of_two_letters_of_one_record_one_is_replayed(
     mine, other = "amounts/orders-0-2", "revenue/orders-0-2"
     for name in (mine, other):
         ws.dead().edit(name, {"amount": "10"})
-    replay = ViewShelf.replay
+    replay = ViewLetterStore.replay
 
     def second(*given: Any, **options: Any) -> Any:
-        monkeypatch.setattr(ViewShelf, "replay", replay)
+        monkeypatch.setattr(ViewLetterStore, "replay", replay)
         assert ws.dead().replay(other).taken == (other,)  # between the look and the append
         return replay(*given, **options)
 
-    monkeypatch.setattr(ViewShelf, "replay", second)
+    monkeypatch.setattr(ViewLetterStore, "replay", second)
     assert ws.dead().replay(mine).before == (mine,)
     assert ws.topic("orders").partitions()[0].end == 4
 

@@ -328,7 +328,7 @@ def test_background_work_that_fails_is_unhealthy_until_it_works(ws: hw.Workspace
 def test_active_alerts_are_shown_by_status(ws: hw.Workspace) -> None:
     ws.sql("CREATE DEFAULT ALERTS NOTIFY TOPIC WITH (topic = 'alarms')")
     ws.log.faults.report("background", "merges", "a run is damaged")
-    ws._outside.look_at_alerts()
+    ws._outside.evaluate_alerts()
     (active,) = [one for one in ws._outside.alerts.active() if one.alert != "disk_nearly_full"]
     assert active.alert == "background_failing"
     assert ws.path is not None

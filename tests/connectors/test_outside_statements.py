@@ -83,7 +83,7 @@ def test_what_another_process_alters_is_taken_up_by_a_running_engine(
     ws: hw.Workspace, folder: Path, spark: SparkSession
 ) -> None:
     with ws.start():
-        while not ws._outside.sinks.news() or not ws._outside.sources.news():
+        while not ws._outside.sinks.statuses() or not ws._outside.sources.statuses():
             ws.log.wait_commit(ws.log.sequence(), 20)
         source = ws._outside.sources.runners._running["clicks"][1]
         sink = ws._outside.sinks.runners._open["files"][1]
@@ -165,7 +165,7 @@ def test_a_target_that_does_not_answer_and_a_function_that_is_missing_hold_up_no
             ws.run()
         assert ws.sink("found").search("c").num_rows == 1, "the others were reconciled"
         with ws.start():
-            while not ws._outside.sinks.news():
+            while not ws._outside.sinks.statuses():
                 ws.log.wait_commit(ws.log.sequence(), 20)
             assert ws.sink("told").status.state == "stopped"
         ws.sink_function("nowhere:at_all", lambda change, key: None)

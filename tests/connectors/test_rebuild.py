@@ -59,7 +59,7 @@ def test_a_sink_of_every_kind_is_built_anew(
     ws.sql(f"CREATE SINK f FROM revenue INTO {kind} WITH ({options(kind, tmp_path, request)})")
     ws.run()
     steps: list[str] = []
-    done = ws.sink("f").rebuild(told=steps.append)
+    done = ws.sink("f").rebuild(on_step=steps.append)
     assert (done.sink, done.rows, done.verified) == ("f", 3, True)
     assert steps == ["filling", "verifying", "switching", "switched"]
     assert ws.sink("f").old == done.old

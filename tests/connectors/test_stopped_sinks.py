@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
-from headwater.connectors.manage.sink_probe import look_at
+from headwater.connectors.manage.sink_probe import probe_sinks
 from headwater.core.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def opened(tmp_path: Path, spark: SparkSession, function: Broken) -> Iterator[Ca
 
 def shown(ws: hw.Workspace) -> tuple[str, str | None]:
     (row,) = ws.sql("SHOW SINKS").to_pylist()  # type: ignore[union-attr]
-    told = look_at(ws._outside.sinks, ["copies"])["copies"].status
+    told = probe_sinks(ws._outside.sinks, ["copies"])["copies"].status
     assert (told.state, told.reason) == (row["state"], row["reason"])
     return row["state"], row["reason"]
 

@@ -301,7 +301,9 @@ def test_a_topic_tells_what_raises_its_watermark_and_who_has_promised(tmp_path: 
         feed, clicks, meters = (facts(ws, f"EXPLAIN {name}") for name in ("feed", "clicks", "meters"))
         assert feed["watermark"] == "the lowest that its producers declare for at"
         assert feed["producer_timeout"].startswith("5 minutes: ")
-        assert feed["producer a"].startswith("declared 2026-03-01T12:00:00+00:00, last heard from at 2026-03-01T12")
+        assert feed["producer a"].startswith(
+            "declared 2026-03-01T12:00:00+00:00, last heard from at 2026-03-01T12"
+        )
         assert feed["producer b"].startswith("no watermark declared yet")
         assert clicks["watermark"] == "at minus 1 minute"
         assert clicks["idle_after"].startswith("30 seconds: ")

@@ -599,4 +599,4 @@ def test_without_an_engine_a_run_does_not_wait_for_deliveries(ws: hw.Workspace) 
     ws.sql(SHOP)
     ws._outside.sources.catch_up(5)
     ws._outside.sources.start()
-    assert ws._outside.sources.news() == {}
+    assert ws._outside.sources.statuses() == {}

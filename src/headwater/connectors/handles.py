@@ -14,7 +14,7 @@ from headwater.sinks.base.applier import SinkLag, Status
 from headwater.sinks.base.sink_rebuild import Rebuilt, Step
 
 if TYPE_CHECKING:
-    from headwater.connectors.manage.source_manager import Told
+    from headwater.connectors.manage.source_manager import SourceSummary
     from headwater.connectors.supervisor import Supervisor
 
 
@@ -23,7 +23,7 @@ class SourceHandle:
 
     def __init__(self, outside: Supervisor, name: str) -> None:
         self._outside = outside
-        self.name = outside.sources.spelled(name)
+        self.name = outside.sources.canonical_name(name)
 
     def __repr__(self) -> str:
         return f"<Source {self.name}>"
@@ -34,14 +34,14 @@ class SourceHandle:
         return self._outside.sources.definitions()[self.name]
 
     @property
-    def status(self) -> Told:
+    def status(self) -> SourceSummary:
         """Status of the source, as far as this process knows."""
-        return self._outside.sources.told(self.name)
+        return self._outside.sources.status(self.name)
 
     def wait(self, after: str | int, timeout: float = 30) -> Receipt:
         """Wait until the log has everything up to a position in the source: for Postgres, an LSN that was read after a
         commit. Return a receipt for everything that the log has then, for `ws.query(..., after=receipt)`."""
-        return self._outside.captured(self.name, self._outside.sources.position_of(after), timeout)
+        return self._outside.wait_captured(self.name, self._outside.sources.position_of(after), timeout)
 
 
 class SinkHandle:
@@ -49,7 +49,7 @@ class SinkHandle:
 
     def __init__(self, outside: Supervisor, name: str) -> None:
         self._outside = outside
-        self.name = outside.sinks.spelled(name)
+        self.name = outside.sinks.canonical_name(name)
 
     def __repr__(self) -> str:
         return f"<Sink {self.name}>"
@@ -90,20 +90,20 @@ class SinkHandle:
         """Let the sink retry at once, if it is stopped."""
         self._outside.sinks.resume(self.name)
 
-    def rebuild(self, *, verify: bool = True, told: Callable[[Step], None] = lambda step: None) -> Rebuilt:
+    def rebuild(self, *, verify: bool = True, on_step: Callable[[Step], None] = lambda step: None) -> Rebuilt:
         """Rebuild the target: fill a staging version from the view next to the active version, which continues meanwhile,
         let it catch up, compare it with the view (unless `verify` is false), and make it active in one step. The previous
-        version is kept until `drop_old`. `told` is called with each next step.
+        version is kept until `drop_old`. `on_step` is called with each next step.
 
         UsageError if a previous version is still kept, or the kind of sink has no versions. A crash leaves an inactive
         staging version, and the next call continues with it.
         """
-        return rebuild_sink.rebuild(self._outside.sinks, self.name, verify=verify, told=told)
+        return rebuild_sink.rebuild(self._outside.sinks, self.name, verify=verify, on_step=on_step)
 
-    def back(self, *, verify: bool = True, told: Callable[[Step], None] = lambda step: None) -> Rebuilt:
+    def back(self, *, verify: bool = True, on_step: Callable[[Step], None] = lambda step: None) -> Rebuilt:
         """Make the version from before the last `rebuild` active again, by the steps of `rebuild`; the replaced version is
         kept."""
-        return rebuild_sink.back(self._outside.sinks, self.name, verify=verify, told=told)
+        return rebuild_sink.back(self._outside.sinks, self.name, verify=verify, on_step=on_step)
 
     def drop_old(self) -> str:
         """Remove the version from before the last `rebuild` and return its name. UsageError if none is kept."""
@@ -117,4 +117,4 @@ class SinkHandle:
     def wait(self, after: Receipt | str | int | None = None, timeout: float = 30) -> int:
         """Wait until the target has an append, or everything up to a position in a source; without one, the newest tick.
         Return the tick that contains it."""
-        return self._outside.followed(self.name, after, timeout)
+        return self._outside.wait_applied(self.name, after, timeout)

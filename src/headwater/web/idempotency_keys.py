@@ -58,7 +58,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _UsedKey:
     """A used key. For a key that another process wrote, the receipt is reconstructed when it is requested."""
 
     body: bytes
@@ -95,7 +95,7 @@ class IdempotencyKeys:
         self._clock = clock
         self._create = create
         self._topic: TopicDefinition | None = None
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._known: OrderedDict[bytes, _UsedKey] = OrderedDict()
         self._read_to = 0
         self._window_us = parse_span_us(retention)
 
@@ -118,7 +118,7 @@ class IdempotencyKeys:
 
     def refresh(self) -> None:
         """Read the keys written by other processes."""
-        topic = self._made()
+        topic = self._topic_of_keys()
         info = self._log.partitions(topic.name)[0]
         start = max(self._read_to, info.first, info.end - KEYS_MAX)
         columns = ["key", "body", "topic", "share", "_appended_at", "_sequence"]
@@ -127,7 +127,7 @@ class IdempotencyKeys:
             rows = zip(*(batch.column(name).to_pylist() for name in columns[:4]), strict=True)
             sequences = batch.column("_sequence").to_pylist()
             for (name, body, of, share), at, sequence in zip(rows, moments, sequences, strict=True):
-                self._remember(name, _Known(body, of, at, sequence, _read_share(share)))
+                self._remember(name, _UsedKey(body, of, at, sequence, _read_share(share)))
         self._read_to = info.end
 
     def append(self, append: Append, topic: str, keys: Sequence[tuple[Key, Share | None]]) -> Receipt:
@@ -135,7 +135,7 @@ class IdempotencyKeys:
 
         A share is None if the whole append belongs to the key. ConflictError if another process wrote keys since `refresh`.
         """
-        made = self._made()
+        made = self._topic_of_keys()
         rows = [
             {"key": key.name, "body": key.body, "topic": topic, "share": _write_share(share)}
             for key, share in keys
@@ -151,7 +151,7 @@ class IdempotencyKeys:
         self._read_to = receipt.positions[made.name][0][1]
         for key, share in keys:
             own = mine if share is None else own_receipt(mine, topic, share)
-            self._remember(key.name, _Known(key.body, topic, now, 0, share, own))
+            self._remember(key.name, _UsedKey(key.body, topic, now, 0, share, own))
         return mine
 
     def keep_trying(self, act: Callable[[], None]) -> None:
@@ -162,25 +162,25 @@ class IdempotencyKeys:
             try:
                 return act()
             except ConflictError as conflict:
-                if conflict.facts.get("topic") != self._made().name:
+                if conflict.facts.get("topic") != self._topic_of_keys().name:
                     raise
                 # the other process's commit may not be visible yet
                 self._log.wait_commit(seen, CONFLICT_WAIT_MS)
         return act()
 
-    def _made(self) -> TopicDefinition:
+    def _topic_of_keys(self) -> TopicDefinition:
         if self._topic is None or self._topic.name not in self._log.topics():
             self._topic = self._create()
             self._read_to = 0
         return self._topic
 
-    def _remember(self, name: bytes, known: _Known) -> None:
+    def _remember(self, name: bytes, known: _UsedKey) -> None:
         self._known[name] = known
         self._known.move_to_end(name)
         while len(self._known) > KEYS_MAX:
             self._known.popitem(last=False)
 
-    def _located(self, known: _Known) -> Receipt:
+    def _located(self, known: _UsedKey) -> Receipt:
         """Reconstruct the receipt of a commit of another process, from its number and append time."""
         found: dict[int, tuple[int, int]] = {}
         partitions = self._log.partitions(known.topic)

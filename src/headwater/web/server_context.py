@@ -79,7 +79,7 @@ class ServedWorkspace:
         self._scans = WorkerPool("scan", settings.scan_threads, queries, *bounds)
         self._queries = WorkerPool("query", settings.query_threads, queries, *bounds)
         self._heavy = WorkerPool("process", settings.query_processes, queries, *bounds)
-        self._followings = WorkerPool(
+        self._stream_steps = WorkerPool(
             "stream", settings.stream_threads, 2 * settings.streams_max, *bounds, spare=1
         )
         self._beside_engine = beside_engine
@@ -114,7 +114,7 @@ class ServedWorkspace:
         await asyncio.to_thread(self._writers.shutdown)
         await asyncio.to_thread(self._large_writers.shutdown)
         self.processes.close()  # first: threads wait for the processes
-        for work in (self._readings, self._scans, self._queries, self._heavy, self._followings):
+        for work in (self._readings, self._scans, self._queries, self._heavy, self._stream_steps):
             await work.close()
         if not self._beside_engine:
             await asyncio.to_thread(self.outside.alerts.stop)
@@ -136,15 +136,17 @@ class ServedWorkspace:
             lambda: act(*args, **kwargs), self.settings.query_s + QUERY_GRACE_S, query_too_slow
         )
 
-    async def toil(self, until_s: float, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_query_process(
+        self, until_s: float, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Run a function that waits for a query process, in a thread, until a time of the monotonic clock; Problem 429
         or 504."""
         left = max(0.0, until_s - time.monotonic())
         return await self._heavy.run(lambda: act(*args, **kwargs), left + QUERY_GRACE_S, query_too_slow)
 
-    async def look(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def stream_step(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run the next step of a stream in a thread; Problem 429 or 504 as in `run`."""
-        return await self._followings.run(lambda: act(*args, **kwargs))
+        return await self._stream_steps.run(lambda: act(*args, **kwargs))
 
     async def reach(self, after: Receipt | str | None, timeout_s: float) -> None:
         """Wait until the views include an append, or a position of a source; Problem 503 if no engine runs."""
@@ -192,7 +194,7 @@ class ServedWorkspace:
         sequence = sources.position_of(after)
         if self._beside_engine:  # this process can request the position of an idle server
             return await self._scans.run(
-                lambda: self.outside.captured(names[0], sequence, timeout_s),
+                lambda: self.outside.wait_captured(names[0], sequence, timeout_s),
                 timeout_s + self.settings.query_s,
             )
         deadline = asyncio.get_running_loop().time() + timeout_s

@@ -25,7 +25,7 @@ from headwater.sql.duckdb.serve import decline_reason, serve
 if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
-Figures = Callable[[], Iterable[Metric]]
+CollectMetrics = Callable[[], Iterable[Metric]]
 """Callable that returns the current metrics."""
 WHOLE = "*"
 """Key of an episode for a view as a whole."""
@@ -47,10 +47,10 @@ class MatchingRows:
 class Observer:
     """Evaluates the alerts of a workspace. The result at a tick is cached until the next tick."""
 
-    def __init__(self, log: Log, views: Callable[[], Views], figures: Figures) -> None:
+    def __init__(self, log: Log, views: Callable[[], Views], metrics: CollectMetrics) -> None:
         self._log = log
         self._views = views
-        self._figures = figures
+        self._metrics = metrics
         self._kept: dict[str, tuple[AlertDefinition, int, MatchingRows]] = {}
         self._samples: list[Metric] | None = None
 
@@ -119,7 +119,7 @@ class Observer:
 
     def _families(self) -> list[Metric]:
         if self._samples is None:
-            self._samples = list(self._figures())
+            self._samples = list(self._metrics())
         return self._samples
 
     def _metric(self, alert: AlertDefinition) -> MatchingRows:

@@ -83,12 +83,12 @@ def key_of(workspace: str, notice: Mapping[str, Any]) -> str:
 
 def _plain(notice: Mapping[str, Any]) -> dict[str, Any]:
     """Return a notice as JSON values: the key and the row are objects, times are text."""
-    told = dict(notice)
+    body = dict(notice)
     for name in ("episode", "at"):
-        told[name] = timestamp(told[name])
+        body[name] = timestamp(body[name])
     for name in ("key", "row"):
-        told[name] = told[name] if told[name] in (None, "*") else orjson.loads(told[name])
-    return told
+        body[name] = body[name] if body[name] in (None, "*") else orjson.loads(body[name])
+    return body
 
 
 def _mail(options: Mapping[str, Any], body: Mapping[str, Any], key: str, timeout_s: float) -> None:

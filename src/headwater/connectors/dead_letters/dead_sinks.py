@@ -23,8 +23,8 @@ from headwater.connectors.dead_letter_store.letter_store import (
     Edited,
     Letter,
     LetterState,
+    NewestLetters,
     Note,
-    Pile,
     as_json,
     fitted,
     packed,
@@ -36,7 +36,7 @@ from headwater.core.errors import ConflictError, HeadwaterError, LogTimeoutError
 from headwater.log.protocol import Entry, Log
 from headwater.operators.zset.delta import take_rows
 from headwater.sinks.registry import is_readable, wanted_of
-from headwater.views.dead_letter_actions import Deeds, write_deeds
+from headwater.views.dead_letter_actions import LetterActions, write_actions
 
 if TYPE_CHECKING:
     from headwater.connectors.manage.sink_manager import Sinks
@@ -47,11 +47,11 @@ WAIT_S = 30.0
 """Maximum time to wait for the retry by another process."""
 
 
-class SinkShelf:
+class SinkLetterStore:
     """The dead-letter store of sinks."""
 
     kind: ClassVar[str] = "sink"
-    lingers: ClassVar[bool] = False
+    keeps_replayed: ClassVar[bool] = False
 
     def __init__(self, log: Log, sinks: Sinks, clock: Clock) -> None:
         self._log = log
@@ -65,7 +65,7 @@ class SinkShelf:
 
     def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
         """Return the rejected rows recorded in the target's checkpoint."""
-        withheld, incarnation = self._sinks.withheld(owner), incarnation_of(self._log, owner)
+        withheld, incarnation = self._sinks.rejected(owner), incarnation_of(self._log, owner)
         found: dict[str, Letter] = {}
         rows = withheld.rows.to_pylist()
         for place, name in enumerate(letter_ids(owner, withheld)):
@@ -82,9 +82,9 @@ class SinkShelf:
             )
         return list(found.values())
 
-    def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
+    def newest(self, owner: str, count: int, actions: LetterActions) -> NewestLetters:
         """Return all letters: a sink with more than a few rejected rows stops."""
-        return Pile(self.letters(owner))
+        return NewestLetters(self.letters(owner))
 
     # --- editing ---------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class SinkShelf:
     def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
         """Return the row, as last edited, with other values."""
         shape = self._sinks.declared.shape(known.letter.owner)
-        withheld = self._sinks.withheld(known.letter.owner)
+        withheld = self._sinks.rejected(known.letter.owner)
         places = [p for p, name in enumerate(letter_ids(shape.sink, withheld)) if name == known.id]
         if not places:
             raise UsageError(
@@ -139,36 +139,36 @@ class SinkShelf:
     def replay(self, owner: str, chosen: Sequence[LetterState], note: Note, *, force: bool) -> dict[str, str]:
         """Record the request, let the target retry, and record which rows it accepted."""
         ids = [one.id for one in chosen]
-        asked = [note.deed(one.letter, action="replay", edited=_text(one)) for one in chosen]
+        asked = [note.record(one.letter, action="replay", edited=_text(one)) for one in chosen]
         try:
-            write_deeds(self._log, asked, {one.id: one.version for one in chosen})
+            write_actions(self._log, asked, {one.id: one.version for one in chosen})
         except ConflictError:
             return dict.fromkeys(ids, "another action was recorded meanwhile: read the letter again")
         try:
-            if not self._asked(owner, ids):
+            if not self._request_retry(owner, ids):
                 self._sinks.retry(owner, ids)
             left = {one.id: one.error for one in self.letters(owner) if one.id in ids}
         except HeadwaterError as error:
             return dict.fromkeys(ids, error.message)
         taken = [one for one in chosen if one.id not in left]
-        done = [note.deed(one.letter, action="replay", settled=True, edited=_text(one)) for one in taken]
+        done = [note.record(one.letter, action="replay", settled=True, edited=_text(one)) for one in taken]
         # another process has recorded a later action
         with suppress(ConflictError):
             if done:
-                write_deeds(self._log, done, {one.id: one.version + 1 for one in taken})
+                write_actions(self._log, done, {one.id: one.version + 1 for one in taken})
         return left
 
-    def _asked(self, sink: str, ids: Sequence[str]) -> bool:
+    def _request_retry(self, sink: str, ids: Sequence[str]) -> bool:
         """Request a retry from the process that runs the sink, if that is another one, and wait until it has retried. Return
         whether another process did."""
-        if not self._sinks.is_kept_elsewhere(sink):
+        if not self._sinks.runs_elsewhere(sink):
             return False
         name = f"{sink}_{uuid.uuid4().hex[:12]}"
         entry = self._log.put_entry(RETRY, name, {"sink": sink, "letters": list(ids)}, expect=None)
         until = self._clock.steady_ms() + WAIT_S * 1_000
         while name in self._log.entries(RETRY):
             late = self._clock.steady_ms() > until
-            if late or not self._sinks.is_kept_elsewhere(sink):
+            if late or not self._sinks.runs_elsewhere(sink):
                 try:
                     self._log.drop_entry(RETRY, name, expect=entry.sequence)
                 except ConflictError:  # the other process has just retried
@@ -191,7 +191,7 @@ class Retrying:
         self._begun: dict[int, threading.Thread] = {}
         """Threads by the sequence of the commit with the request."""
 
-    def look(self) -> None:
+    def start_requested(self) -> None:
         """Start the requested retries, each in a thread of its own, since a target may be slow."""
         for entry in self._log.entries(RETRY).values():
             if entry.sequence not in self._begun:

@@ -24,11 +24,11 @@ from headwater.connectors.dead_letter_store.letter_store import (
     Edited,
     Letter,
     LetterState,
+    NewestLetters,
     Note,
-    Pile,
     as_json,
-    known,
     packed,
+    state_in_store,
     unpacked,
 )
 from headwater.core.errors import ConflictError, GapError, UsageError, ViewUnavailableError
@@ -38,12 +38,12 @@ from headwater.engine.collections.workload import definitions, derived_of
 from headwater.log.protocol import Log
 from headwater.sinks.topic.versions import topics_of
 from headwater.views.dead_letter_actions import (
-    Deeds,
+    LetterActions,
     letter_of,
-    read_deeds,
+    read_actions,
     record_of,
     records_of,
-    write_deeds,
+    write_actions,
 )
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ class _Place:
     offset: int
 
 
-class ViewShelf:
+class ViewLetterStore:
     """The dead-letter store of views."""
 
     kind: ClassVar[str] = "view"
-    lingers: ClassVar[bool] = True
+    keeps_replayed: ClassVar[bool] = True
 
     def __init__(self, log: Log, views: Callable[[], Views]) -> None:
         self._log = log
@@ -90,16 +90,16 @@ class ViewShelf:
             errors = errors.filter(pc.equal(errors["_offset"].cast(pa.string()), offset))
         return self._letters(owner, errors, topics)
 
-    def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
+    def newest(self, owner: str, count: int, actions: LetterActions) -> NewestLetters:
         """Return the newest letters. They are selected in columns, because there may be very many."""
         views, topics = self._views(), self._log.topics()
         if views.store.latest() is None:
-            return Pile([])
+            return NewestLetters([])
         errors = views.reads.contents(_errors(owner))
         if not errors.num_rows:
-            return Pile([])
+            return NewestLetters([])
         records = records_of(errors)
-        is_acted_on = pc.is_in(records, value_set=pa.array(deeds.records(owner), pa.string()))
+        is_acted_on = pc.is_in(records, value_set=pa.array(actions.records(owner), pa.string()))
         place = pa.array(np.arange(errors.num_rows))
         others = pa.table({_RECORD: records, _AT: errors[_AT], _PLACE: place}).filter(pc.invert(is_acted_on))
         # a record may fail in several ways
@@ -112,12 +112,16 @@ class ViewShelf:
             others = others.take(pc.select_k_unstable(others, count, order)) if count else others.slice(0, 0)
         acted_on = np.flatnonzero(is_acted_on.to_numpy())
         chosen = np.concatenate([acted_on, others[_PLACE].to_numpy()])
-        return Pile(self._letters(owner, errors.take(pa.array(chosen)), topics), total - others.num_rows)
+        return NewestLetters(
+            self._letters(owner, errors.take(pa.array(chosen)), topics), total - others.num_rows
+        )
 
-    def waiting(self, owner: str, deeds: Deeds) -> int:
+    def count_open(self, owner: str, actions: LetterActions) -> int:
         """Return the number of a view's open letters; ViewUnavailableError if the view is not part of the tick."""
-        pile = self.newest(owner, 0, deeds)
-        return pile.more + sum(known(one, deeds, lingers=True).state in OPEN for one in pile.letters)
+        newest = self.newest(owner, 0, actions)
+        return newest.more + sum(
+            state_in_store(one, actions, keeps_replayed=True).state in OPEN for one in newest.letters
+        )
 
     def _letters(self, owner: str, errors: pa.Table, topics: Mapping[str, TopicDefinition]) -> list[Letter]:
         places = errors.select(["_topic", "_partition", "_offset"]).to_pylist()
@@ -216,7 +220,7 @@ class ViewShelf:
         readers = _Readers(self._log, self._views())
         for one in chosen:
             if one.state == "dropped":
-                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit reopens it"
+                left[one.id] = f"it was dropped by {one.actions[-1].who}; an edit reopens it"
             elif one.edit is None:
                 left[one.id] = (
                     f"view {owner} rejects it unchanged: edit it, or replace the view with one that accepts it"
@@ -241,7 +245,7 @@ class ViewShelf:
         assert one.letter.record is not None
         noted = (one.letter, replace(one.letter, id=one.letter.record))
         what = {"action": "replay", "settled": True, "edited": one.edit.edited}
-        done = [note.deed(letter, **what) for letter in noted]
+        done = [note.record(letter, **what) for letter in noted]
         seen = place.offset + 1
         for _ in range(ATTEMPTS_MAX):
             end = self._log.partitions(place.topic.name)[place.partition].end
@@ -250,7 +254,7 @@ class ViewShelf:
                     return why
                 seen = end
             try:
-                write_deeds(
+                write_actions(
                     self._log,
                     done,
                     one.versions,
@@ -259,11 +263,11 @@ class ViewShelf:
                 )
                 return None
             except ConflictError:
-                now = read_deeds(self._log)
+                now = read_actions(self._log)
                 if any(now.version(name) != version for name, version in one.versions.items()):
-                    again = known(one.letter, now, lingers=True)
+                    again = state_in_store(one.letter, now, keeps_replayed=True)
                     if again.state == "replayed":
-                        return f"{again.deeds[-1].who} has just replayed it"
+                        return f"{again.actions[-1].who} has just replayed it"
                     return "another action was recorded meanwhile: read the letter again"
         return f"too many concurrent appends to topic {place.topic.name}: try again"
 

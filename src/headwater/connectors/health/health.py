@@ -148,14 +148,14 @@ class Health:
         return next((one for one in self.components if (one.kind, one.name) == (kind, name)), None)
 
 
-def with_health(told: SinkStatus, found: ComponentHealth | None) -> SinkStatus:
+def with_health(status: SinkStatus, found: ComponentHealth | None) -> SinkStatus:
     """Return the status of a sink, with the state from the health if that is unhealthy: a sink has no information on the
     components before it."""
     if found is None or found.severity != "unhealthy":
-        return told
+        return status
     state: State = "stopped"
     reason = found.reason if found.state == "stopped" else f"{found.state}: {found.reason}"
-    return replace(told, status=replace(told.status, state=state, reason=reason))
+    return replace(status, status=replace(status.status, state=state, reason=reason))
 
 
 def health(
@@ -243,21 +243,21 @@ def _source(
     engine: ComponentHealth,
 ) -> ComponentHealth:
     restart = f"ALTER SOURCE {name} RESTART reads the source from the start"
-    told = str(facts["state"]) if facts is not None else connected.sources.told(name).state
-    if told.startswith(("stopped", "not taking deliveries")):
-        return ComponentHealth("source", name, "stopped", _after_colon(told), restart)
+    state = str(facts["state"]) if facts is not None else connected.sources.status(name).state
+    if state.startswith(("stopped", "not taking deliveries")):
+        return ComponentHealth("source", name, "stopped", _after_colon(state), restart)
     if stopped:
         tables = "; ".join(stopped.values())
         return ComponentHealth("source", name, "stopped", tables, f"ALTER SOURCE {name} RESTART <table>")
     if facts is not None:
-        if told.startswith((AWAY, AGAIN)) or not facts.get("up", True):
-            return ComponentHealth("source", name, "waiting", told)
+        if state.startswith((AWAY, AGAIN)) or not facts.get("up", True):
+            return ComponentHealth("source", name, "waiting", state)
         return ComponentHealth("source", name, "capturing")
     if fault is not None:
         return ComponentHealth("source", name, "stopped", fault.reason, fault.hint or restart, fault.since)
-    if told in ("not running", "captured by another process"):
+    if state in ("not running", "captured by another process"):
         return ComponentHealth("source", name, "not running", _not_run(engine))
-    return ComponentHealth("source", name, "not running", told)
+    return ComponentHealth("source", name, "not running", state)
 
 
 def _not_run(engine: ComponentHealth) -> str:
@@ -267,8 +267,8 @@ def _not_run(engine: ComponentHealth) -> str:
     return "no engine runs" if engine.state == "not running" else f"the engine is {engine.state}"
 
 
-def _after_colon(told: str) -> str:
-    return told.partition(": ")[2] or told
+def _after_colon(state: str) -> str:
+    return state.partition(": ")[2] or state
 
 
 def _sinks(
@@ -279,7 +279,7 @@ def _sinks(
 ) -> Iterator[ComponentHealth]:
     if not log.entries(SINK):
         return
-    running = {name: SinkStatus.told(facts) for name, facts in connected.sinks.facts().items()}
+    running = {name: SinkStatus.from_facts(facts) for name, facts in connected.sinks.facts().items()}
     for name in sorted(connected.sinks.definitions()):
         found = running.get(name)
         fault = faults.get(("sink", name))
@@ -290,10 +290,10 @@ def _sinks(
         yield _sink(name, found, engine)
 
 
-def _sink(name: str, told: SinkStatus | None, engine: ComponentHealth) -> ComponentHealth:
-    if told is None:
+def _sink(name: str, reported: SinkStatus | None, engine: ComponentHealth) -> ComponentHealth:
+    if reported is None:
         return ComponentHealth("sink", name, "not running", _not_run(engine))
-    status, lag = told.status, told.lag
+    status, lag = reported.status, reported.lag
     if status.state == "stopped":
         hint = "correct the cause; the engine retries when it starts"
         return ComponentHealth("sink", name, "stopped", status.reason, hint)

@@ -34,14 +34,14 @@ class CountedConnectors(Protocol):
         """The sources of the workspace."""
         ...
 
-    def waiting_letters(self) -> Open:
+    def open_letters(self) -> Open:
         """Return the number of open dead letters, as far as known without requests to targets."""
         ...
 
 
 def rejected_rows(log: Log, views: Views, outside: CountedConnectors) -> list[RejectedRows]:
     """Count the rows that were left out, by owner and outcome, without counts of zero."""
-    waiting: Open = outside.waiting_letters()
+    waiting: Open = outside.open_letters()
     found = [
         *_of_files(log, waiting),
         *_of_listeners(log, outside),
@@ -82,8 +82,8 @@ def _of_listeners(log: Log, outside: CountedConnectors) -> Iterator[RejectedRows
         counts = facts.get(name, {}).get("counts")
         where = f"headwater sql 'EXPLAIN {name}'"
         if made.kind == "webhook":
-            told = facts.get(name, {}).get("refused_ever")
-            refused = refused_ever(log, name) if told is None else int(told)
+            reported = facts.get(name, {}).get("refused_ever")
+            refused = refused_ever(log, name) if reported is None else int(reported)
             yield RejectedRows("source", name, "rejected", refused, where=where, unit="deliveries")
         elif made.kind == "statsd":
             known = counts or _noted(log, made)

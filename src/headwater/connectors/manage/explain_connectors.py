@@ -32,7 +32,7 @@ _MODES = {
 def explained_source(sources: SourceManager, log: Log, name: str) -> pa.Table:
     """Return all properties of a source."""
     made = sources.definitions()[name]
-    told, known = sources.told(name), sources.facts().get(name, {})
+    status, known = sources.status(name), sources.facts().get(name, {})
     topics = {t.name: t for t in log.topics().values() if t.captured_by == name}
     facts = {
         "source": name,
@@ -47,7 +47,7 @@ def explained_source(sources: SourceManager, log: Log, name: str) -> pa.Table:
             facts[f"contract of {topic.name}"] = "a change of the table's columns stops its capture"
         for one in topic.dropped:
             facts[f"dropped column {topic.name}.{one.column}"] = one.change
-    facts |= {"state": told.state, "position": told.position or "nothing was read yet"}
+    facts |= {"state": status.state, "position": status.position or "nothing was read yet"}
     for table, reason in sources.stopped_tables(name).items():
         facts[f"stopped table {table}"] = reason
     for what, of in (("retained_bytes", "retained WAL"), ("behind_bytes", "unconfirmed WAL")):
@@ -62,10 +62,10 @@ def explained_source(sources: SourceManager, log: Log, name: str) -> pa.Table:
     return _table(facts)
 
 
-def explained_sink(sinks: Sinks, name: str, told: SinkStatus) -> pa.Table:
-    """Return all properties of a sink. `told` is its status."""
+def explained_sink(sinks: Sinks, name: str, sink_status: SinkStatus) -> pa.Table:
+    """Return all properties of a sink. `sink_status` is its status."""
     made = sinks.definitions()[name]
-    lag, status = told.lag, told.status
+    lag, status = sink_status.lag, sink_status.status
     facts = {
         "sink": name,
         "kind": made.kind,

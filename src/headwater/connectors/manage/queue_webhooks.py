@@ -120,14 +120,14 @@ class Poster(Worker):
         try:
             return super().wait(timeout)
         finally:
-            self._let_go()
+            self._release()
 
     def end(self, timeout_s: float) -> None:
         """See `Worker`."""
         super().end(timeout_s)
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Close the connections of threads that have ended."""
         alive = {thread.ident for thread in self._threads if thread.is_alive()}
         for ident in [one for one in self._hooks if one not in alive]:

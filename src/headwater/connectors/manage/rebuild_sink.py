@@ -11,20 +11,22 @@ from headwater.sinks.base.sink_rebuild import Rebuilt, Step
 if TYPE_CHECKING:
     from headwater.connectors.manage.sink_manager import Sinks
 
-Told = Callable[[Step], None]
+Progress = Callable[[Step], None]
 
 
-def rebuild(sinks: Sinks, name: str, *, verify: bool = True, told: Told = lambda step: None) -> Rebuilt:
+def rebuild(
+    sinks: Sinks, name: str, *, verify: bool = True, on_step: Progress = lambda step: None
+) -> Rebuilt:
     """Fill a staging version of a sink, compare it with the view, and make it active."""
     refuse_read_topic(sinks, name)
-    with sinks.versions(name, told) as versions:
+    with sinks.versions(name, on_step) as versions:
         return versions.build(verify=verify)
 
 
-def back(sinks: Sinks, name: str, *, verify: bool = True, told: Told = lambda step: None) -> Rebuilt:
+def back(sinks: Sinks, name: str, *, verify: bool = True, on_step: Progress = lambda step: None) -> Rebuilt:
     """Let the version from before the last rebuild catch up, and make it active again."""
     refuse_read_topic(sinks, name)
-    with sinks.versions(name, told) as versions:
+    with sinks.versions(name, on_step) as versions:
         return versions.back(verify=verify)
 
 

@@ -41,7 +41,7 @@ def define(
             check_new(wanted)
             log.create_topic(wanted)
             return
-        changed = _followed(known, wanted, log.sequence(), after())
+        changed = _with_columns(known, wanted, log.sequence(), after())
         if changed == known:
             return
         try:
@@ -57,7 +57,7 @@ def define(
     )
 
 
-def _followed(
+def _with_columns(
     known: TopicDefinition, wanted: TopicDefinition, sequence: int, after: str | None
 ) -> TopicDefinition:
     """Return a topic with the wanted columns; SchemaError if old records could not be read with them."""

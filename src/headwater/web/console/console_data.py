@@ -376,8 +376,8 @@ def _state(made: ViewDefinition, manifest: Manifest | None) -> list[Document]:
 
 def _hint(log: Log, standing: ViewStatus, manifest: Manifest | None) -> str | None:
     if standing.status == "stopped":
-        told = stopped_lines(log, manifest)
-        return next((line.removeprefix("hint: ") for line in told if line.startswith("hint: ")), None)
+        lines = stopped_lines(log, manifest)
+        return next((line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")), None)
     if manifest is None:
         return "there is no tick yet: `headwater run`, or ws.run(), makes the first"
     return None
@@ -496,20 +496,20 @@ def tick(here: ServedWorkspace, number: int, ticks: TickHistory) -> Document:
 def source(here: ServedWorkspace, name: str) -> Document:
     """Return the details of a source, without connecting to its system."""
     sources = here.outside.sources
-    spelled = sources.spelled(name)
-    made = sources.definitions()[spelled]
-    told = sources.told(spelled)
+    declared_name = sources.canonical_name(name)
+    made = sources.definitions()[declared_name]
+    summary = sources.status(declared_name)
     return _with_health(
         here,
         "source",
         {
             "kind": "source",
-            "name": spelled,
+            "name": declared_name,
             "sql": made.to_sql(),
             "type": made.kind,
-            "position": told.position,
-            "topics": sorted(t.name for t in here.log.topics().values() if t.captured_by == spelled),
-            **source_figures(sources.facts().get(spelled), told.state),
+            "position": summary.position,
+            "topics": sorted(t.name for t in here.log.topics().values() if t.captured_by == declared_name),
+            **source_figures(sources.facts().get(declared_name), summary.state),
         },
     )
 
@@ -523,39 +523,39 @@ def _with_health(here: ServedWorkspace, kind: ComponentKind, document: Document)
 
 def source_figures(facts: Mapping[str, Any] | None, state: str) -> Document:
     """Return the metrics of a source."""
-    told = facts or {}
+    reported = facts or {}
     return {
         "state": state,
-        "failed": not told.get("up", True),
-        "running": facts is not None and bool(told.get("up")),
-        "rows": told.get("rows"),
-        "commits": told.get("commits"),
-        "committed_at": milliseconds(told.get("committed_at")),
-        "retained_bytes": told.get("retained_bytes"),
-        "behind_bytes": told.get("behind_bytes"),
-        "over_budget": bool(told.get("over_budget")),
-        "stopped_tables": list(told.get("stopped_tables") or ()),
-        "counts": told.get("counts") or {},
-        "last_refused": list(told.get("last_refused") or ()),
+        "failed": not reported.get("up", True),
+        "running": facts is not None and bool(reported.get("up")),
+        "rows": reported.get("rows"),
+        "commits": reported.get("commits"),
+        "committed_at": milliseconds(reported.get("committed_at")),
+        "retained_bytes": reported.get("retained_bytes"),
+        "behind_bytes": reported.get("behind_bytes"),
+        "over_budget": bool(reported.get("over_budget")),
+        "stopped_tables": list(reported.get("stopped_tables") or ()),
+        "counts": reported.get("counts") or {},
+        "last_refused": list(reported.get("last_refused") or ()),
     }
 
 
 def sink(here: ServedWorkspace, name: str) -> Document:
     """Return the details of a sink, without connecting to its target."""
     sinks = here.outside.sinks
-    spelled = sinks.spelled(name)
-    made = sinks.definitions()[spelled]
+    declared_name = sinks.canonical_name(name)
+    made = sinks.definitions()[declared_name]
     return _with_health(
         here,
         "sink",
         {
             "kind": "sink",
-            "name": spelled,
+            "name": declared_name,
             "sql": made.to_sql(),
             "type": made.kind,
             "view": made.view,
             "key": list(made.key),
-            **sink_figures(sinks.facts().get(spelled)),
+            **sink_figures(sinks.facts().get(declared_name)),
         },
     )
 
@@ -587,7 +587,7 @@ def letters(here: ServedWorkspace, of: str | None, state: str, limit: int) -> Do
     found = dead.page(of, state, limit)
     return {
         "total": found.total,
-        "silent": dict(dead.silent),
+        "silent": dict(dead.unreadable),
         "letters": [letter_document(one) for one in found.letters],
     }
 
@@ -607,14 +607,14 @@ def letter_document(one: Any) -> Document:
         "version": one.version,
         "deeds": [
             {
-                "action": deed.action,
-                "who": deed.who,
-                "at": milliseconds(deed.at),
-                "reason": deed.reason,
-                "settled": deed.settled,
-                "edited": deed.edited,
+                "action": record.action,
+                "who": record.who,
+                "at": milliseconds(record.at),
+                "reason": record.reason,
+                "settled": record.settled,
+                "edited": record.edited,
             }
-            for deed in one.deeds
+            for record in one.actions
         ],
     }
 
@@ -626,5 +626,5 @@ def letter(here: ServedWorkspace, name: str) -> Document:
     try:
         return {**found, "columns": columns_of(dead.columns(name)), "fixed": None}
     except HeadwaterError as error:
-        told = error.message if error.hint is None else f"{error.message}: {error.hint}"
-        return {**found, "columns": [], "fixed": told}
+        why = error.message if error.hint is None else f"{error.message}: {error.hint}"
+        return {**found, "columns": [], "fixed": why}

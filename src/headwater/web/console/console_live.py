@@ -129,8 +129,8 @@ class Sampler:
             known = outside.sources.facts()
             for name in outside.sources.definitions():
                 facts = known.get(name)
-                told = str(facts["state"]) if facts is not None else outside.sources.told(name).state
-                figures[f"source:{name}"] = data.source_figures(facts, told)
+                state = str(facts["state"]) if facts is not None else outside.sources.status(name).state
+                figures[f"source:{name}"] = data.source_figures(facts, state)
                 if facts is not None:
                     counts[f"source:{name}"] = float(facts.get("rows") or 0)
         if log.entries(SINK):
@@ -170,13 +170,13 @@ class Pulse:
         self._here = here
         self._sampler = Sampler(here, self.ticks)
         self._bell = Bell(asyncio.get_running_loop())
-        self._followers = 0
+        self._subscribers = 0
         self._task: asyncio.Task[None] | None = None
         self._latest = b""
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events, each a sample; the first at once."""
-        self._followers += 1
+        self._subscribers += 1
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             if self._task is None or self._task.done():
@@ -192,10 +192,10 @@ class Pulse:
                     await self._bell.wait(LOOK_S, rung)
             yield end("the server stops")
         finally:
-            self._followers -= 1
+            self._subscribers -= 1
 
     async def _sample(self) -> None:
-        while self._followers and not self._here.streams.stopping.is_set():
+        while self._subscribers and not self._here.streams.stopping.is_set():
             try:
                 self._latest = event("figures", await self._here.run(self._taken))
             except Exception as error:  # noqa: BLE001 - clients get the error as an event, and the next sample may succeed
@@ -253,7 +253,7 @@ async def tail_events(here: ServedWorkspace, tail: Tail) -> AsyncGenerator[bytes
         while not here.streams.stopping.is_set():
             rung = bell.rung
             try:
-                found = await here.look(tail.next)
+                found = await here.stream_step(tail.next)
             except HeadwaterError as error:
                 yield failed(error)
                 return

@@ -39,13 +39,13 @@ async def take(request: Request) -> Response:
     except ClientDisconnect:
         raise
     except Exception as error:  # noqa: BLE001 - any error is counted, and answered as a problem
-        told = problem_of(error)
+        refusal = problem_of(error)
         stale = isinstance(error, SignatureError) and error.facts.get("reason") == "stale"
-        outcome: Outcome = "stale" if stale else _OUTCOMES.get(told.status, "failed")
-        hooks.count(source.name, outcome, told.detail)
-        if told.status == 401:
-            told.headers["WWW-Authenticate"] = f'Webhook-Signature scheme="{source.options.scheme}"'
-        raise told from None
+        outcome: Outcome = "stale" if stale else _OUTCOMES.get(refusal.status, "failed")
+        hooks.count(source.name, outcome, refusal.detail)
+        if refusal.status == 401:
+            refusal.headers["WWW-Authenticate"] = f'Webhook-Signature scheme="{source.options.scheme}"'
+        raise refusal from None
     hooks.count(source.name, "repeated" if "Idempotency-Replayed" in answer.headers else "taken")
     return answer
 

@@ -43,7 +43,7 @@ async def query(request: Request) -> Response:
     found = await here.ask(_soon, here, text, as_of, limit, form, until_s)
     if isinstance(found, Response):
         return found
-    return await here.toil(until_s, _at_last, here, found, form, limit)
+    return await here.run_query_process(until_s, _at_last, here, found, form, limit)
 
 
 def _soon(

@@ -259,7 +259,7 @@ async def _pieces(
         while limit > 0 and not here.streams.stopping.is_set():
             rung = bell.rung
             try:
-                found = await here.look(reading.some, limit)
+                found = await here.stream_step(reading.some, limit)
             except Exception as error:  # noqa: BLE001 - the response has begun: its last event reports the error
                 yield (
                     failed(error) if events else orjson.dumps({"error": problem_of(error).document()}) + b"\n"

@@ -80,7 +80,7 @@ async def changes(request: Request) -> Response:
     parameters.refuse_unknown(request, ("since",))
     form_of(request, (ResponseFormat.EVENTS,))
     text = request.headers.get("last-event-id") or request.query_params.get("since")
-    follower = await here.look(_begun, here, request.path_params["view"], text)
+    follower = await here.stream_step(_begun, here, request.path_params["view"], text)
     return here.streams.respond(_pieces(here, *follower), ResponseFormat.EVENTS)
 
 
@@ -119,8 +119,8 @@ async def _pieces(
             yield event("reset", {"view": view, "reason": lost})
         try:
             if follower is None:
-                follower = await here.look(here.views.reads.follow, view, None, 0.0, resync=False)
-            rows = await here.look(next, follower, None)
+                follower = await here.stream_step(here.views.reads.follow, view, None, 0.0, resync=False)
+            rows = await here.stream_step(next, follower, None)
         except TickNotKeptError as error:
             follower, lost = None, error.message
             continue
@@ -139,7 +139,9 @@ async def _pieces(
         rows = rows.drop_columns(["_tick"])
         for start in range(0, max(1, rows.num_rows), ROWS_MAX):
             last = start + ROWS_MAX >= rows.num_rows
-            yield await here.look(_event, kind, rows.slice(start, ROWS_MAX), tick, token if last else None)
+            yield await here.stream_step(
+                _event, kind, rows.slice(start, ROWS_MAX), tick, token if last else None
+            )
     yield end("the server stops")
 
 
