@@ -350,18 +350,18 @@ def test_alerts_are_made_altered_and_refused_like_everything_else(bench: Bench) 
     made = bench.alerts.definitions()["behind"]
     assert made.shown() == {"url": "'http://127.0.0.1:2/'", "token": "env('TOKEN')"}
     assert parse(made.to_sql())[0].definition == made  # type: ignore[union-attr]
-    with pytest.raises(UsageError, match="'topic' is not an option of a notice by webhook"):
+    with raises(UsageError, option="topic", reason="unknown-option"):
         bench.sql("ALTER ALERT behind SET (topic = 'x')")
-    with pytest.raises(hw.HeadwaterError, match="would stand in the catalog"):
+    with raises(hw.SchemaError, option="secret", reason="plain-secret"):
         bench.sql("ALTER ALERT behind SET (secret = 'plain')")
     with raises(hw.StatementError, metric="headwater_sink_lag_second") as typo:
         bench.sql(f"CREATE ALERT x ON METRIC headwater_sink_lag_second WHEN value > 10 {HOOK}")
     assert typo.value.hint == f"did you mean {LAG}?"
     with raises(hw.StatementError, alert="x", condition="valu > 10"):
         bench.sql(f"CREATE ALERT x ON METRIC {LAG} WHEN valu > 10 {HOOK}")
-    with pytest.raises(hw.StatementError, match="says nothing of its url"):
+    with raises(hw.StatementError, alert="x", option="url", reason="missing-option"):
         bench.sql(f"CREATE ALERT x ON METRIC {LAG} WHEN value > 10 NOTIFY WEBHOOK")
-    with pytest.raises(SinkError, match="not the address of a web server"):
+    with raises(SinkError, option="url"):
         bench.sql(f"CREATE ALERT x ON METRIC {LAG} WHEN value > 10 NOTIFY WEBHOOK WITH (url = 'nowhere')")
     assert list(bench.log.entries(ALERT)) == ["behind"], "what was refused left nothing"
 
@@ -627,10 +627,10 @@ def test_a_hook_that_does_not_answer_again_and_again_is_left_alone_for_a_while(b
     bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY WEBHOOK WITH (url = '{gone}')")
     alert, notices = bench.alerts.definitions()["behind"], Notices(bench.clock)
     for _ in range(CircuitOptions.opens_after):
-        with pytest.raises(TargetDownError, match="does not take a request"):
+        with raises(TargetDownError, failures=None):
             notices.send(alert, notice(bench), "k1")
-    with pytest.raises(TargetDownError, match="left alone for another"):
+    with raises(TargetDownError, failures=CircuitOptions.opens_after):
         notices.send(alert, notice(bench), "k1")
     bench.clock.advance("30 seconds")
-    with pytest.raises(TargetDownError, match="does not take a request"):
+    with raises(TargetDownError, failures=None):
         notices.send(alert, notice(bench), "k1")

@@ -16,6 +16,7 @@ from headwater.core.errors import OtherHistoryError, SinkError, TickNotKeptError
 from headwater.web.server import beside
 from headwater.web.server_settings import ServerSettings
 from tests.connectors.test_every_kind import receiver
+from tests.raising import raises
 from tests.web.test_views import following
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def test_what_has_seen_more_is_equal_again_or_stopped(more: int, tmp_path: Path,
         shutil.rmtree(folder)
         shutil.copytree(copy, folder)
         with opened() as ws:
-            with pytest.raises(SinkError, match="rows that view 'large' has not"):
+            with raises(SinkError, view="large", reason="extra-rows"):
                 sell(ws, "fr", 10)
             ws.sql("DROP SINK grown")
             for amount in range(1, more):

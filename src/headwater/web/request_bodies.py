@@ -213,6 +213,8 @@ class BodyReader:
                 "the body is not a supported Arrow stream",
                 detail=str(error) or None,
                 hint="docs/http.md lists the types; views of strings, as polars writes them, are sent as plain strings",
+                topic=self._topic.name,
+                reason="arrow-stream",
             ) from None
         topic = self._topic.given
         if not topic.nested_places and table.schema.equals(topic.row_schema):  # nothing is converted
