@@ -135,8 +135,8 @@ class Deletions:
         text, who, why = subject_text(subject), _who(by), _why(reason)
         if text == CLAIMS:
             raise UsageError(
-                f"subject {text!r} is reserved: its key is used to compare the names of claims",
-                hint="forget the subject of the claim",
+                f"{text!r} cannot be forgotten: its key serves to compare claimed names, of many subjects",
+                hint="forget the subject that claimed a name",
                 subject=text,
             )
         try:

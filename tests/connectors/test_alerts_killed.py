@@ -194,7 +194,7 @@ def test_who_finds_another_engine_in_its_place_says_nothing_more(
         scene = Scene(ws, hook)
         running = others.start("beside", scene.folder)
         wait_until(lambda: ws._views.engine() is not None)
-        assert not ws._outside._evaluates_alerts()
+        assert not ws._outside.evaluates_alerts()
         scene.get_behind()
         for _ in range(20):
             ws._outside.alerts.notify()  # as an engine that thaws would

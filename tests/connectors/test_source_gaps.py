@@ -107,7 +107,7 @@ def test_another_server_is_snapshotted_though_its_positions_begin_anew(
                 session.execute(statement)  # type: ignore[call-overload]
             session.execute("INSERT INTO items VALUES (3, 'other'), (30, 'other')")
             ws.sql(f"ALTER SOURCE shop SET (url = '{url}')")
-            with raises(hw.SlotError, reason="other server"):
+            with raises(hw.SlotError, source="shop", reason="other server"):
                 ws.run()
             with ws.start():
                 ws.sql("ALTER SOURCE shop SET (on_gap = 'snapshot')")

@@ -64,7 +64,7 @@ class Supervisor:
         hooks = StatusBoard(Storage(root), clock, HOOKS_FILE, log.faults)
         self.sources: SourceManager = SourceManager(log, clock, root, views, self._board, hooks)
         self.sinks = Sinks(log, clock, root, log.identity, views, self._board)
-        self.alerts = Alerts(log, clock, views, metrics, evaluates_here=self._evaluates_alerts)
+        self.alerts = Alerts(log, clock, views, metrics, evaluates_here=self.evaluates_alerts)
         self._retrying = Retrying(log, self.sinks.retry)
         self.erasure = Erasure(log, clock, lambda: self.sinks)
         self._log = log
@@ -119,7 +119,7 @@ class Supervisor:
             self.alerts.evaluate()
             self.alerts.notify()
 
-    def _evaluates_alerts(self) -> bool:
+    def evaluates_alerts(self) -> bool:
         """Whether this process evaluates the alerts: the process that runs the engine or, without an engine, the first that
         asks."""
         engine = self._views().engine()
