@@ -174,15 +174,15 @@ class CollectedMetrics:
         yield _gauge("headwater_tick_age_seconds", "Age of the newest tick.", (), age)
         kept = {} if manifest is None else {(): len(self._views.store.ticks())}
         yield _gauge("headwater_ticks_kept", "Ticks that are kept.", (), kept)
-        figures = figures_of(manifest)
+        totals = figures_of(manifest)
         durations = HistogramMetricFamily("headwater_tick_seconds", "Duration of ticks.")
         bounds = [*map(str, BOUNDS_S), "+Inf"]
-        counts = list(accumulate(figures.counts))
-        durations.add_metric([], list(zip(bounds, counts, strict=True)), figures.seconds)
+        counts = list(accumulate(totals.counts))
+        durations.add_metric([], list(zip(bounds, counts, strict=True)), totals.seconds)
         yield durations
-        phases = {(name,): seconds for name, seconds in figures.phases.items()}
+        phases = {(name,): seconds for name, seconds in totals.phases.items()}
         yield _counter("headwater_tick_phase_seconds", "Seconds of ticks by phase.", ("phase",), phases)
-        yield _counter("headwater_tick_rows", "Rows of the log that ticks have read.", (), {(): figures.rows})
+        yield _counter("headwater_tick_rows", "Rows of the log that ticks have read.", (), {(): totals.rows})
         held = () if manifest is None else manifest.arrangements.values()
         size = {} if manifest is None else {(): sum(ref.length for refs in held for ref in refs)}
         yield _gauge("headwater_state_bytes", "Bytes of state of the newest tick.", (), size)

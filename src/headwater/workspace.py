@@ -213,7 +213,7 @@ class Workspace(EventSourcing, Sharing):
                 self._clock,
                 root,
                 lambda: self._views,
-                self._figures,
+                self._collect_metrics,
                 lambda: self._queues,
             )
             self._connected.erasure.excise = self._deletions.excise_copies
@@ -574,9 +574,9 @@ class Workspace(EventSourcing, Sharing):
         """Return current metrics in Prometheus' text format: rows, lags, ticks by phase, watermarks, sinks, disk."""
         from headwater.metrics import exposition
 
-        return exposition(self._figures())
+        return exposition(self._collect_metrics())
 
-    def _figures(self) -> Iterable[Metric]:
+    def _collect_metrics(self) -> Iterable[Metric]:
         from headwater.metrics import CollectedMetrics
 
         free = shutil.disk_usage(self.path).free if self.path else None

@@ -316,7 +316,7 @@ def view(here: ServedWorkspace, name: str, ticks: TickHistory) -> Document:
         "late": made.options.late,
         "on_error": made.options.on_error,
         "final": made.emit_on_close,
-        **view_figures(standing, manifest),
+        **view_metrics(standing, manifest),
         "hint": _hint(log, standing, manifest),
         "ledger": views.reports.ledger(made.name),
         "state": _state(made, manifest),
@@ -339,7 +339,7 @@ def _key(made: ViewDefinition, manifest: Manifest | None) -> list[str]:
     return key if len(key) < len(schema) else []
 
 
-def view_figures(standing: ViewStatus, manifest: Manifest | None) -> Document:
+def view_metrics(standing: ViewStatus, manifest: Manifest | None) -> Document:
     """Return the metrics of a view at the newest tick."""
     return {
         "status": standing.status,
@@ -509,7 +509,7 @@ def source(here: ServedWorkspace, name: str) -> Document:
             "type": made.kind,
             "position": summary.position,
             "topics": sorted(t.name for t in here.log.topics().values() if t.captured_by == declared_name),
-            **source_figures(sources.facts().get(declared_name), summary.state),
+            **source_metrics(sources.facts().get(declared_name), summary.state),
         },
     )
 
@@ -521,7 +521,7 @@ def _with_health(here: ServedWorkspace, kind: ComponentKind, document: Document)
     return document
 
 
-def source_figures(facts: Mapping[str, Any] | None, state: str) -> Document:
+def source_metrics(facts: Mapping[str, Any] | None, state: str) -> Document:
     """Return the metrics of a source."""
     reported = facts or {}
     return {
@@ -555,12 +555,12 @@ def sink(here: ServedWorkspace, name: str) -> Document:
             "type": made.kind,
             "view": made.view,
             "key": list(made.key),
-            **sink_figures(sinks.facts().get(declared_name)),
+            **sink_metrics(sinks.facts().get(declared_name)),
         },
     )
 
 
-def sink_figures(facts: Mapping[str, Any] | None) -> Document:
+def sink_metrics(facts: Mapping[str, Any] | None) -> Document:
     """Return the metrics of a sink, as reported by the process that runs the sink."""
     status: Mapping[str, Any] = facts["status"] if facts is not None else {}
     lag: Mapping[str, Any] = facts["lag"] if facts is not None else {}

@@ -55,7 +55,7 @@ class Sampler:
         log, now = here.log, here.clock.now_us()
         manifest = here.views.store.latest()
         counts: dict[str, float] = {}
-        figures: dict[str, dict[str, Any]] = {}
+        metrics: dict[str, dict[str, Any]] = {}
         waiting = waiting_rows(log, manifest)
         for name in log.topics():
             if data.is_internal(name):
@@ -68,7 +68,7 @@ class Sampler:
             reached = [mark for mark in marks if mark is not None]
             mark = min(reached) if reached and len(reached) == len(marks) else None
             counts[f"topic:{name}"] = sum(info.end for info in infos)
-            figures[f"topic:{name}"] = {
+            metrics[f"topic:{name}"] = {
                 "rows": sum(info.rows for info in infos),
                 "bytes": sum(info.size_bytes for info in infos),
                 "lag_rows": waiting.get(name),
@@ -77,15 +77,15 @@ class Sampler:
             }
         new = self._count_changes()
         for standing in standings(log, manifest):
-            of = data.view_figures(standing, manifest)
+            of = data.view_metrics(standing, manifest)
             mark_ms = of["watermark"]
             of["delay_s"] = None if mark_ms is None else now / 1e6 - mark_ms / 1e3
-            figures[f"view:{standing.view}"] = of
+            metrics[f"view:{standing.view}"] = of
             counts[f"view:{standing.view}"] = self._changed.get(standing.view, 0.0)
-        self._outside(figures, counts)
+        self._connectors(metrics, counts)
         health = here.outside.health()
-        with_health(figures, health)
-        self._rates(figures, counts)
+        with_health(metrics, health)
+        self._rates(metrics, counts)
         last = self._ticks.get(manifest.tick) if manifest is not None else None
         engine = here.views.engine()
         return {
@@ -106,7 +106,7 @@ class Sampler:
             "ticks_per_s": self._rate("ticks"),
             "rows_per_s": self._rate("rows"),
             "ticks": new,
-            "figures": figures,
+            "figures": metrics,
         }
 
     def _count_changes(self) -> list[dict[str, Any]]:
@@ -123,33 +123,33 @@ class Sampler:
         self._tick = kept[-1]
         return self._ticks.documents(len(new) + 1)
 
-    def _outside(self, figures: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
+    def _connectors(self, metrics: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
         log, outside = self._here.log, self._here.outside
         if log.entries(SOURCE):
             known = outside.sources.facts()
             for name in outside.sources.definitions():
                 facts = known.get(name)
                 state = str(facts["state"]) if facts is not None else outside.sources.status(name).state
-                figures[f"source:{name}"] = data.source_figures(facts, state)
+                metrics[f"source:{name}"] = data.source_metrics(facts, state)
                 if facts is not None:
                     counts[f"source:{name}"] = float(facts.get("rows") or 0)
         if log.entries(SINK):
             kept = outside.sinks.facts()
             for name in outside.sinks.definitions():
-                found = data.sink_figures(kept.get(name))
-                figures[f"sink:{name}"] = found
+                found = data.sink_metrics(kept.get(name))
+                metrics[f"sink:{name}"] = found
                 if found["applied_rows"] is not None:
                     counts[f"sink:{name}"] = float(found["applied_rows"])
 
-    def _rates(self, figures: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
+    def _rates(self, metrics: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
         counts["rows"] = sum(count for name, count in counts.items() if name.startswith("topic:"))
         counts["ticks"] = float(self._tick)
         now = self._here.clock.steady_ms() / 1_000
         self._samples.append((now, counts))
         while len(self._samples) > 2 and now - self._samples[1][0] >= RATE_S:
             self._samples.popleft()
-        for name, figure in figures.items():
-            figure["rate"] = self._rate(name)
+        for name, metric in metrics.items():
+            metric["rate"] = self._rate(name)
 
     def _rate(self, name: str) -> float | None:
         """Return the rate per second; None if there is no earlier sample, or the count restarted."""
