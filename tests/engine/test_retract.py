@@ -234,7 +234,7 @@ def test_what_was_deleted_is_taken_back_and_nothing_else_is_read(
     assert holding(tmp_path / "ws", "gone-secret") == []
     assert_whole(ws)
     places = {p.name: p.detail for p in ws.deletions()[0].places if p.kind == "view"}
-    assert places["by_shop"].startswith("taken back from it")
+    assert places["by_shop"].startswith("retracted, and its state rewritten")
     assert places["pairs"].startswith("rebuilt from the log")
     assert ws.deletions()[0].done
 

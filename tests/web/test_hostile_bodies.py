@@ -225,10 +225,11 @@ def test_a_table_with_a_column_twice_is_refused_by_the_log_itself(ws: hw.Workspa
 def test_a_large_value_of_another_type_is_told_by_its_size(ws: hw.Workspace) -> None:
     ws.sql("CREATE TOPIC numbers (n BIGINT)")
     lists = pa.array([[1, 2], [3] * 2_000_000], pa.list_(pa.int8()))
-    with pytest.raises(hw.BadRowError, match=r"row 0 .* is \[1, 2\]"):
+    with raises(hw.BadRowError, row=0, column="n", value=[1, 2]):
         ws.topic("numbers").append(pa.table({"n": lists}))
-    with pytest.raises(hw.BadRowError, match=r"row 0 .* is 'a value of 2,000,00. bytes'"):
+    with raises(hw.BadRowError, row=0, column="n") as large:
         ws.topic("numbers").append(pa.table({"n": lists[1:]}))
+    assert large.value.value.startswith("a value of 2,000,00")
 
 
 def test_a_dictionary_that_expands_beyond_a_column_is_refused_by_the_log_itself(ws: hw.Workspace) -> None:
