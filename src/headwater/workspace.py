@@ -185,7 +185,7 @@ class Workspace(EventSourcing, Sharing):
         `deliveries`. See `Poster`, and `PostOptions` for the options."""
         from headwater.connectors.manage.queue_webhooks import Poster, PostOptions
 
-        made = Poster(self.queue(queue), url, PostOptions.given(options))
+        made = Poster(self.queue(queue), url, PostOptions.from_mapping(options))
         self._queues.workers.add(made)
         return made
 

@@ -21,7 +21,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 import headwater as hw
 from headwater.catalog.connectors import ALERT, AlertDefinition
-from headwater.connectors.alerts.alert_conditions import WHOLE, MatchingRows, Observer, _seen
+from headwater.connectors.alerts.alert_conditions import WHOLE, MatchingRows, Observer, matching_rows
 from headwater.connectors.alerts.alert_episodes import TOPIC, Episode, Episodes
 from headwater.connectors.alerts.alerts import Alerts
 from headwater.connectors.alerts.notify import Notices
@@ -378,12 +378,14 @@ def test_rows_are_told_of_by_key_until_they_are_too_many(bench: Bench) -> None:
 
     alert = AlertDefinition("a", "topic", {"topic": "t"}, "v", False, {}, "n > 0", key=("id",))
     few = pa.table({"id": [1, 2], "n": [3, 4]})
-    assert _seen(few, alert) == MatchingRows({'{"id":1}': '{"id":1,"n":3}', '{"id":2}': '{"id":2,"n":4}'})
+    assert matching_rows(few, alert) == MatchingRows(
+        {'{"id":1}': '{"id":1,"n":3}', '{"id":2}': '{"id":2,"n":4}'}
+    )
     many = pa.table({"id": range(1_001), "n": range(1_001)})
-    assert _seen(many, alert) == MatchingRows({WHOLE: '{"rows":1001}'}, crowded=True)
+    assert matching_rows(many, alert) == MatchingRows({WHOLE: '{"rows":1001}'}, crowded=True)
     keyless = AlertDefinition("a", "topic", {"topic": "t"}, "v", False, {}, "n > 0", key=(WHOLE,))
-    assert _seen(few, keyless) == MatchingRows({WHOLE: '{"rows":2}'})
-    assert _seen(few.slice(0, 0), keyless) == MatchingRows({})
+    assert matching_rows(few, keyless) == MatchingRows({WHOLE: '{"rows":2}'})
+    assert matching_rows(few.slice(0, 0), keyless) == MatchingRows({})
 
 
 # --- receivers -----------------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ class SelectRequest:
                 raise query_too_slow(self.bounds.seconds) from None
             except TooLargeError:
                 raise _too_large(self.bounds.bytes_max) from None
-            return self._found(views, answer)
+            return self._result(views, answer)
 
     def at_last(self, views: Views, log: Log, processes: QueryProcesses) -> ReadResult:
         """Return the result computed by a process; Problem 504 at the query's deadline, at which the process is killed
@@ -177,15 +177,15 @@ class SelectRequest:
                 raise query_too_slow(self.bounds.seconds) from None
             except TooLargeError:
                 raise _too_large(self.bounds.bytes_max) from None
-            return self._found(views, answer)
+            return self._result(views, answer)
 
-    def _found(self, views: Views, answer: pa.Table | str) -> ReadResult:
+    def _result(self, views: Views, answer: pa.Table | str) -> ReadResult:
         if isinstance(answer, str):
             raise _refused(views, answer)
         return ReadResult(answer, self.tick)
 
 
-def asked(
+def select_request(
     log: Log, views: Views, text: str, as_of: int | str | datetime | None, bounds: AnswerBounds
 ) -> SelectRequest:
     """Return the request of a query, parsed as far as needed to check that it is a SELECT and to find the relations

@@ -115,7 +115,7 @@ def serve(workspace: Workspace, settings: ServerSettings, started: Callable[[str
     check(settings, workspace)
     with contextlib.closing(bind(settings)) as listening:
         where = address(settings, listening)
-        server = _made(App(workspace, settings), settings, lambda: started(where))
+        server = _make_server(App(workspace, settings), settings, lambda: started(where))
         server.run(sockets=[listening])
 
 
@@ -125,7 +125,7 @@ def beside(workspace: Workspace, settings: ServerSettings) -> Iterator[str]:
     check(settings, workspace)
     with contextlib.closing(bind(settings)) as listening:
         up = threading.Event()
-        server = _made(App(workspace, settings, beside_engine=True), settings, up.set)
+        server = _make_server(App(workspace, settings, beside_engine=True), settings, up.set)
         thread = threading.Thread(
             target=lambda: server.run(sockets=[listening]), name="headwater-web", daemon=True
         )
@@ -140,7 +140,7 @@ def beside(workspace: Workspace, settings: ServerSettings) -> Iterator[str]:
             thread.join(settings.stop_s + START_S)
 
 
-def _made(app: App, settings: ServerSettings, started: Callable[[], None]) -> _Server:
+def _make_server(app: App, settings: ServerSettings, started: Callable[[], None]) -> _Server:
     raise_files_max(settings)
     config = uvicorn.Config(
         app,

@@ -77,7 +77,7 @@ class WorkerPool:
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     def _start(self, job: _Job) -> None:
-        self._threads.submit(job.work, self._ended)
+        self._threads.submit(job.work, self._finish)
         self._free -= 1
         job.has_thread = True
 
@@ -91,7 +91,7 @@ class WorkerPool:
             job.is_replaced = True
             self._freed()
 
-    def _ended(self, job: _Job, result: object, error: BaseException | None) -> None:
+    def _finish(self, job: _Job, result: object, error: BaseException | None) -> None:
         """Pass on what a thread returned, unless the request was answered already, and give the thread to the next."""
         if not job.answer.done():
             if error is None:

@@ -58,7 +58,7 @@ class Observer:
         """Start an evaluation: metrics are collected again."""
         self._samples = None
 
-    def see(self, alert: AlertDefinition) -> MatchingRows:
+    def matching(self, alert: AlertDefinition) -> MatchingRows:
         """Return the rows that meet the condition of an alert; HeadwaterError if it cannot be evaluated."""
         return self._metric(alert) if alert.metric else self._view(alert)
 
@@ -111,9 +111,9 @@ class Observer:
                 alert=alert.name,
                 tick=tick,
             )
-        seen = _seen(rows, alert)
-        self._kept[alert.name] = (alert, tick, seen)
-        return seen
+        matching = matching_rows(rows, alert)
+        self._kept[alert.name] = (alert, tick, matching)
+        return matching
 
     # --- metrics ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +152,8 @@ def _question(alert: AlertDefinition) -> str:
     return f"SELECT * FROM {quote(alert.on)} WHERE ({alert.condition})"
 
 
-def _seen(rows: pa.Table, alert: AlertDefinition) -> MatchingRows:
+def matching_rows(rows: pa.Table, alert: AlertDefinition) -> MatchingRows:
+    """Return the rows that met the condition of an alert, by its key; their number alone if there is no key, or too many rows."""
     whole = {WHOLE: _json({"rows": rows.num_rows})}
     if WHOLE in alert.key or rows.num_rows > ROWS_MAX:
         return MatchingRows(whole if rows.num_rows else {}, crowded=WHOLE not in alert.key)

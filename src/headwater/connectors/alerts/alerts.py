@@ -224,22 +224,22 @@ class Alerts:
         try:
             if alert.kind == "topic":
                 make_notices(self._log, str(alert.options["topic"]))
-            seen = self._observer.see(alert)
+            matching = self._observer.matching(alert)
             self._unevaluated.pop(alert.name, None)
         except HeadwaterError as error:
             # state unknown: firing episodes stay, and pending ones start again
             self._unevaluated[alert.name] = error.message
             return [], [e for e in known.values() if e.state == "pending"]
-        over = self._ended(alert, seen, known)
+        over = self._ended(alert, matching, known)
         ended = [replace(e, state="over", ended_at=self._clock.now_us()) for e in over if e.state == "firing"]
-        return [*self._begun(alert, seen, known), *ended], [e for e in over if e.state == "pending"]
+        return [*self._begun(alert, matching, known), *ended], [e for e in over if e.state == "pending"]
 
     def _begun(
-        self, alert: AlertDefinition, seen: MatchingRows, known: Mapping[str, Episode]
+        self, alert: AlertDefinition, matching: MatchingRows, known: Mapping[str, Episode]
     ) -> list[Episode]:
         now = self._clock.now_us()
         begun = []
-        for key, row in seen.holding.items():
+        for key, row in matching.holding.items():
             was = known.get(key)
             # firing, or its end was not reported yet
             if was is not None and was.state != "pending":
@@ -262,16 +262,16 @@ class Alerts:
         return held.before_us + (steady - held.steady_ms) * 1_000
 
     def _ended(
-        self, alert: AlertDefinition, seen: MatchingRows, known: Mapping[str, Episode]
+        self, alert: AlertDefinition, matching: MatchingRows, known: Mapping[str, Episode]
     ) -> list[Episode]:
         """Return the episodes whose condition no longer holds."""
         steady = self._clock.steady_ms()
         over = []
         for key, episode in known.items():
             place = (alert.name, key)
-            absent = seen.present is not None and key not in seen.present
+            absent = matching.present is not None and key not in matching.present
             since_ms = self._absent.setdefault(place, steady) if absent else self._absent.pop(place, steady)
-            if episode.state == "over" or key in seen.holding or (seen.crowded and key != WHOLE):
+            if episode.state == "over" or key in matching.holding or (matching.crowded and key != WHOLE):
                 continue
             if absent and (steady - since_ms) * 1_000 < GONE_AFTER_US:
                 continue

@@ -144,14 +144,15 @@ def chosen(
         ids = letter_ids(sink, withheld)
         places = [p for p, letter in enumerate(ids) if is_meant(letter)]
         rows = [
-            _given(take_rows(withheld.rows, np.array([p])), actions.of(ids[p], incarnation)) for p in places
+            _as_edited(take_rows(withheld.rows, np.array([p])), actions.of(ids[p], incarnation))
+            for p in places
         ]
         return Tried(np.array(places, dtype=np.int64), concat_rows(rows, withheld.rows.schema))
 
     return choose
 
 
-def _given(row: pa.RecordBatch, done: Sequence[LetterAction]) -> pa.RecordBatch:
+def _as_edited(row: pa.RecordBatch, done: Sequence[LetterAction]) -> pa.RecordBatch:
     edit = pending_edit(done)
     if edit is None or edit.edited_arrow is None:
         return row

@@ -60,7 +60,7 @@ class PostOptions:
     idle: float | None = None
 
     @classmethod
-    def given(cls, options: Mapping[str, Any]) -> PostOptions:
+    def from_mapping(cls, options: Mapping[str, Any]) -> PostOptions:
         """Return the options that a caller names; UsageError for an unknown option."""
         known = [field.name for field in fields(cls)]
         for name in options:
@@ -220,8 +220,8 @@ class Poster(Worker):
     def _is_final(self, error: BaseException) -> bool:
         return isinstance(error, _Refused)
 
-    def _said(self, error: BaseException) -> str:
-        return str(error) if isinstance(error, _NotTaken) else super()._said(error)
+    def _reason_of(self, error: BaseException) -> str:
+        return str(error) if isinstance(error, _NotTaken) else super()._reason_of(error)
 
     def _pause_us(self, deliveries: int) -> Microseconds:
         return int(jittered(super()._pause_us(deliveries)))

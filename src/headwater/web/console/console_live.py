@@ -197,7 +197,7 @@ class Pulse:
     async def _sample(self) -> None:
         while self._subscribers and not self._here.streams.stopping.is_set():
             try:
-                self._latest = event("figures", await self._here.run(self._taken))
+                self._latest = event("figures", await self._here.run(self._sample_json))
             except Exception as error:  # noqa: BLE001 - clients get the error as an event, and the next sample may succeed
                 self._latest = event("trouble", problem_of(error).document())
             self.samples += 1
@@ -205,7 +205,7 @@ class Pulse:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._here.streams.stopping.wait(), EVERY_S)
 
-    def _taken(self) -> str:
+    def _sample_json(self) -> str:
         return orjson.dumps(self._sampler.take()).decode()
 
 

@@ -33,7 +33,7 @@ async def take(request: Request) -> Response:
     """POST: check a delivery, write it once, and return its receipt."""
     here = served(request)
     hooks = here.outside.sources.hooks
-    source = await _found(here, hooks, request.path_params["hook"])
+    source = await _find_webhook(here, hooks, request.path_params["hook"])
     try:
         answer = await _take(request, here, source)
     except ClientDisconnect:
@@ -50,7 +50,7 @@ async def take(request: Request) -> Response:
     return answer
 
 
-async def _found(here: ServedWorkspace, hooks: Hooks, name: str) -> WebhookSource:
+async def _find_webhook(here: ServedWorkspace, hooks: Hooks, name: str) -> WebhookSource:
     """Return the hook of a name. Errors do not reveal other hooks, because the client is not authenticated."""
     try:
         found = await here.run(hooks.find, name)

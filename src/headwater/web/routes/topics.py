@@ -214,7 +214,7 @@ class _Reading:
             return pa.table({name: pa.array([], self._type(name)) for name in self.columns}), more
         return pa.Table.from_batches(batches), more
 
-    def some(self, limit: int) -> list[tuple[list[str], str]]:
+    def next_rows(self, limit: int) -> list[tuple[list[str], str]]:
         """Return a few available batches, each as JSON objects with the position after it."""
         found: list[tuple[list[str], str]] = []
         while limit > 0 and len(found) < BATCHES_AT_ONCE and (batch := self.next(limit)) is not None:
@@ -259,7 +259,7 @@ async def _pieces(
         while limit > 0 and not here.streams.stopping.is_set():
             rung = bell.rung
             try:
-                found = await here.stream_step(reading.some, limit)
+                found = await here.stream_step(reading.next_rows, limit)
             except Exception as error:  # noqa: BLE001 - the response has begun: its last event reports the error
                 yield (
                     failed(error) if events else orjson.dumps({"error": problem_of(error).document()}) + b"\n"

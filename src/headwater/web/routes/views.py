@@ -80,11 +80,11 @@ async def changes(request: Request) -> Response:
     parameters.refuse_unknown(request, ("since",))
     form_of(request, (ResponseFormat.EVENTS,))
     text = request.headers.get("last-event-id") or request.query_params.get("since")
-    follower = await here.stream_step(_begun, here, request.path_params["view"], text)
+    follower = await here.stream_step(_begin, here, request.path_params["view"], text)
     return here.streams.respond(_pieces(here, *follower), ResponseFormat.EVENTS)
 
 
-def _begun(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Changes | None, str]:
+def _begin(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Changes | None, str]:
     """Return the view's name and a subscription from `since`; None instead of it, with the reason, if it cannot
     continue from there."""
     view = here.views.names.spelled(name)
