@@ -207,7 +207,7 @@ def test_wrong_appends(ws: hw.Workspace) -> None:
             ws.append({"a": [{"n": 1}]}, commit=wrong)
         with pytest.raises(hw.UsageError, match="commit is a cursor"):
             ws.transaction(commit=wrong)
-    with pytest.raises(hw.UsageError, match="whole number"), ws.transaction(expect={"a": "0"}):  # type: ignore[dict-item]
+    with raises(hw.UsageError, argument="expect", value="0"), ws.transaction(expect={"a": "0"}):  # type: ignore[dict-item]
         pass
     assert numbers(ws, "a") == []
 

@@ -216,7 +216,7 @@ def test_a_notice_that_was_sent_and_not_noted_comes_again_with_its_key(bench: Be
     bench.figures = {"cache": 50}
     dying = bench.another()
     dying.evaluate()
-    dying._note = lambda told: None  # type: ignore[method-assign]  # killed before it could
+    dying._record_sent = lambda told: None  # type: ignore[method-assign]  # killed before it could
     dying.notify()
     bench.turn()
     assert bench.told == [("behind", "fired", "cache")] * 2
@@ -525,7 +525,7 @@ def test_a_mail_goes_over_tls_to_a_server_that_is_logged_in_to(
         assert box.logins == [(b"me", b"s3cret")]
         assert "Message-ID: <k1@headwater>" in box.mails[0]
         monkeypatch.setenv("MAIL_PASSWORD", "wr0ng")
-        with raises(TargetDownError, host="127.0.0.1", port=port) as raised:
+        with raises(TargetDownError, host="localhost", port=port) as raised:
             Notices(bench.clock).send(alert, notice(bench), "k1")
     assert "Authentication" in str(raised.value)
     assert "wr0ng" not in str(raised.value)
@@ -540,7 +540,7 @@ def test_no_mail_and_no_password_goes_to_a_server_that_is_not_known_to_be_the_on
     box = Mailbox(offers_tls=offers_tls)
     with box.open() as port:
         alert = mailed(bench, port)
-        with raises(TargetDownError, host="127.0.0.1", port=port) as raised:
+        with raises(TargetDownError, host="localhost", port=port) as raised:
             Notices(bench.clock).send(alert, notice(bench), "k1")
     assert ("certificate" if offers_tls else "STARTTLS") in str(raised.value)
     assert box.mails == []
@@ -629,10 +629,10 @@ def test_a_hook_that_does_not_answer_again_and_again_is_left_alone_for_a_while(b
     bench.sql(f"CREATE ALERT behind ON METRIC {LAG} WHEN value > 10 NOTIFY WEBHOOK WITH (url = '{gone}')")
     alert, notices = bench.alerts.definitions()["behind"], Notices(bench.clock)
     for _ in range(CircuitOptions.opens_after):
-        with raises(TargetDownError, url=f"127.0.0.1:{port}/..."):
+        with raises(TargetDownError, url=f"http://127.0.0.1:{port}/..."):
             notices.send(alert, notice(bench), "k1")
     with raises(TargetDownError, failures=CircuitOptions.opens_after):
         notices.send(alert, notice(bench), "k1")
     bench.clock.advance("30 seconds")
-    with raises(TargetDownError, url=f"127.0.0.1:{port}/..."):
+    with raises(TargetDownError, url=f"http://127.0.0.1:{port}/..."):
         notices.send(alert, notice(bench), "k1")

@@ -265,5 +265,5 @@ def test_a_target_that_is_away_is_told_and_nothing_is_lost(
         assert letters(ws) == {}
         dead = ws.dead()
         dead.list()
-        assert dead.silent == {"few": "nobody there"}
+        assert dead.unreadable == {"few": "nobody there"}
     assert letters(ws) == found

@@ -80,7 +80,7 @@ def test_lines_that_a_source_diverted_are_dead_letters_with_file_byte_and_reason
 def test_an_edited_line_is_read_by_the_sources_format_and_taken_once(
     ws: hw.Workspace, dead: DeadLetters
 ) -> None:
-    with pytest.raises(hw.BadRowError, match="one JSON object"):
+    with raises(hw.BadRowError):
         dead.edit("logs/logs_errors-0-1", {"line": "still nothing"})
     with raises(hw.UsageError, letter="logs/logs_errors-0-1", column="id"):
         dead.edit("logs/logs_errors-0-1", {"id": 7})
@@ -184,7 +184,7 @@ def test_lines_that_an_earlier_version_stored_without_a_header_are_read_by_the_f
     dead = ws.dead()
     dead.edit("logs/logs_errors-0-0", {"line": "y,2"})
     (folder / "a.csv").write_text("id,name\n1,x\n")
-    assert "is not known" in dead.replay(of="logs").left["logs/logs_errors-0-0"]
+    assert "header of" in dead.replay(of="logs").left["logs/logs_errors-0-0"]
     (folder / "a.csv").write_text("name,id\nx,1\ny,oops\n")
     assert dead.replay("logs/logs_errors-0-0").ok
     assert {"id": 2, "name": "y"} in ws.query("SELECT id, name FROM logs").to_pylist()

@@ -176,7 +176,7 @@ def test_a_circuit_that_is_open_is_told_to_every_process(tmp_path: Path) -> None
         ws.log.put_entry(SINK, "told", made.to_document(), expect=None)
         status = Status("told", "retrying", "it is left alone", circuit="open")
         facts = {"told": {"status": asdict(status), "lag": asdict(SinkLag(1, 1, 0.0))}}
-        StatusBoard(Storage(tmp_path / "ws"), SystemClock())._put_up(
+        StatusBoard(Storage(tmp_path / "ws"), SystemClock())._write(
             PublishedStatus(SystemClock().now_us(), sinks=facts)
         )
         found = figures(ws.metrics())

@@ -61,7 +61,7 @@ def test_views_of_a_dropped_column_stop_at_the_rows_before_and_the_others_go_on(
     shop.execute("INSERT INTO customers VALUES (4, 'de')")
     report = ws.run()
     assert set(report.stopped) == {"phones", "longest"}
-    assert "column 'phone' of topic 'customers' is not there any more" in report.stopped["phones"]
+    assert "column 'phone' of topic 'customers' " in report.stopped["phones"]
     assert "public.customers.phone was dropped in source 'shop', after " in report.stopped["phones"]
     assert "ACCEPT DROP" in report.stopped["phones"]
     assert report.stopped["longest"].startswith("it reads phones, which is stopped: column 'phone'")
@@ -175,7 +175,7 @@ def test_tables_are_added_and_left_out_and_taken_up_again_without_a_gap(
     assert ws.query("SELECT note FROM notes").to_pylist() == [{"note": "a"}]
     assert ws.query("SELECT count(*) AS n FROM orders").to_pylist() == [{"n": 1}], "left out"
     shop.execute("DELETE FROM orders WHERE id = 1")
-    with pytest.raises(hw.HeadwaterError, match="ordres"):
+    with raises(hw.SourceRefusedError, table="public.ordres", reason="no-table"):
         ws.sql("ALTER SOURCE shop SET (tables = 'customers, notes, ordres')")
     ws.sql("ALTER SOURCE shop SET (tables = 'customers, notes, orders')")
     shop.execute("INSERT INTO orders VALUES (3, 1)")

@@ -96,7 +96,7 @@ def test_what_was_made_on_the_server_goes_with_the_source(
     ws.sql("DROP SOURCE shop")
     assert shop.execute(made).fetchone() == (0, 0)
     assert len(there(ws)) == 20, "its topics stay"
-    with pytest.raises(hw.UsageError, match="is filled by source 'shop'"):
+    with raises(hw.UsageError, topic="items", source="shop"):
         ws.topic("items").append([{"id": 1, "name": "x"}])
 
 
@@ -112,7 +112,7 @@ def test_a_wrong_password_is_told_without_it(ws: hw.Workspace, postgres_server: 
 def test_a_table_that_is_not_there_is_named(
     ws: hw.Workspace, shop: psycopg.Connection, postgres_url: str
 ) -> None:
-    with pytest.raises(hw.HeadwaterError, match="itmes"):
+    with raises(hw.SourceRefusedError, table="public.itmes", reason="no-table"):
         ws.sql(f"CREATE SOURCE shop FROM POSTGRES WITH (url = '{postgres_url}', tables = 'itmes')")
 
 

@@ -120,14 +120,14 @@ class Poster(Worker):
         try:
             return super().wait(timeout)
         finally:
-            self._release()
+            self._close_ended()
 
     def end(self, timeout_s: float) -> None:
         """See `Worker`."""
         super().end(timeout_s)
-        self._release()
+        self._close_ended()
 
-    def _release(self) -> None:
+    def _close_ended(self) -> None:
         """Close the connections of threads that have ended."""
         alive = {thread.ident for thread in self._threads if thread.is_alive()}
         for ident in [one for one in self._hooks if one not in alive]:
@@ -220,8 +220,8 @@ class Poster(Worker):
     def _is_final(self, error: BaseException) -> bool:
         return isinstance(error, _Refused)
 
-    def _reason_of(self, error: BaseException) -> str:
-        return str(error) if isinstance(error, _NotTaken) else super()._reason_of(error)
+    def _said(self, error: BaseException) -> str:
+        return str(error) if isinstance(error, _NotTaken) else super()._said(error)
 
     def _pause_us(self, deliveries: int) -> Microseconds:
         return int(jittered(super()._pause_us(deliveries)))
