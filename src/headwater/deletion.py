@@ -119,14 +119,14 @@ class Deletions:
         log: Log,
         clock: Clock,
         views: Callable[[], Views],
-        outside: Callable[[], Supervisor],
+        supervisor: Callable[[], Supervisor],
         path: Path | None = None,
     ) -> None:
         self._path = path
         self._log = log
         self._clock = clock
         self._views = views
-        self._outside = outside
+        self._supervisor = supervisor
 
     # --- forgetting ------------------------------------------------------------------------------------------------
 
@@ -346,7 +346,7 @@ class Deletions:
             return [self._report(entry) for entry in entries]
         from headwater.connectors.deletion.erase_sinks import ProbedTargets
 
-        with ProbedTargets(self._outside().sinks) as asked:
+        with ProbedTargets(self._supervisor().sinks) as asked:
             return [self._report(entry, asked) for entry in entries]
 
     def _record(self, topic: str, number: int, row: Mapping[str, Any]) -> None:
@@ -450,7 +450,7 @@ class Deletions:
 
         found = []
         for one in affected_sinks(
-            self._log, self._views().store.latest_whole(), self._outside().sinks, entry, asked
+            self._log, self._views().store.latest_whole(), self._supervisor().sinks, entry, asked
         ):
             status: Status = "done" if one.at is not None else "scheduled"
             found.append(DeletionPlace("sink", one.sink, status, _moment(one.at), one.detail))

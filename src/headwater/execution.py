@@ -59,7 +59,7 @@ class ExecutionContext:
     log: Log
     clock: Clock
     views: Callable[[], Views]
-    outside: Callable[[], Supervisor]
+    supervisor: Callable[[], Supervisor]
 
 
 def execute(
@@ -67,13 +67,13 @@ def execute(
     statement: s.Statement,
     clock: Clock,
     views: Callable[[], Views],
-    outside: Callable[[], Supervisor],
+    supervisor: Callable[[], Supervisor],
 ) -> pa.Table | None:
     """Run one statement; SHOW, DESCRIBE, EXPLAIN and queries return a table, others None."""
     if isinstance(statement, s.Outside):
-        return outside().execute(statement)
+        return supervisor().execute(statement)
     try:
-        return _HANDLERS[type(statement)](ExecutionContext(log, clock, views, outside), statement)
+        return _HANDLERS[type(statement)](ExecutionContext(log, clock, views, supervisor), statement)
     except TopicNotFoundError as error:
         raise _about_views(log, statement, error, views) from None
 
@@ -194,7 +194,7 @@ def _drop_sinks_and_alerts(on: ExecutionContext, statement: s.DropView) -> None:
         from headwater.engine.collections.dependencies import above
 
         gone = above(on.log, statement.name)
-    followers = [name for view in gone for name in on.outside().sinks.of_view(view)]
+    followers = [name for view in gone for name in on.supervisor().sinks.of_view(view)]
     if followers and not statement.cascade:
         raise UsageError(
             f"view {statement.name!r} cannot be dropped: it is read by sink {', '.join(followers)}",
@@ -202,7 +202,7 @@ def _drop_sinks_and_alerts(on: ExecutionContext, statement: s.DropView) -> None:
             view=statement.name,
             sinks=followers,
         )
-    alerts = [name for view in gone for name in on.outside().alerts.of_view(view)]
+    alerts = [name for view in gone for name in on.supervisor().alerts.of_view(view)]
     if alerts and not statement.cascade:
         raise UsageError(
             f"view {statement.name!r} cannot be dropped: it is read by alert {', '.join(alerts)}",
@@ -211,9 +211,9 @@ def _drop_sinks_and_alerts(on: ExecutionContext, statement: s.DropView) -> None:
             alerts=alerts,
         )
     for name in followers:
-        on.outside().execute(s.DropSink(name, if_exists=True))
+        on.supervisor().execute(s.DropSink(name, if_exists=True))
     for name in alerts:
-        on.outside().execute(s.DropAlert(name, if_exists=True))
+        on.supervisor().execute(s.DropAlert(name, if_exists=True))
 
 
 def create(log: Log, definition: TopicDefinition) -> None:
@@ -659,8 +659,8 @@ def _describe(on: ExecutionContext, statement: s.Describe) -> pa.Table:
 def _explain(on: ExecutionContext, statement: s.Explain) -> pa.Table:
     log, name, kind = on.log, statement.name, statement.kind
     is_view = _is_view(log, name)
-    has_outside = bool(log.entries(SOURCE) or log.entries(SINK)) and not (is_view or name in log.topics())
-    if (kind or has_outside) and (explained := on.outside().explain(name, kind)) is not None:
+    may_be_connector = bool(log.entries(SOURCE) or log.entries(SINK)) and not (is_view or name in log.topics())
+    if (kind or may_be_connector) and (explained := on.supervisor().explain(name, kind)) is not None:
         return explained
     return on.views().reports.explain(name) if is_view else explain(log, name)
 

@@ -65,12 +65,12 @@ class CollectedMetrics:
     """The metrics of a workspace at one moment. Every family is present, also without samples."""
 
     def __init__(
-        self, log: Log, clock: Clock, views: Views, outside: Supervisor, free_bytes: int | None
+        self, log: Log, clock: Clock, views: Views, supervisor: Supervisor, free_bytes: int | None
     ) -> None:
         self._log = log
         self._clock = clock
         self._views = views
-        self._outside = outside
+        self._supervisor = supervisor
         self._free_bytes = free_bytes
         self._now = clock.now_us()
 
@@ -86,9 +86,9 @@ class CollectedMetrics:
         yield from self._sources()
         yield from self._sinks()
         yield from self._queues()
-        waiting: Mapping[Any, float] = self._outside.open_letters()
+        waiting: Mapping[Any, float] = self._supervisor.open_letters()
         yield _gauge("headwater_dead_letters", "Dead letters that are open.", ("kind", "owner"), waiting)
-        left_out = {(one.kind, one.name, one.outcome): one.rows for one in self._outside.rejected()}
+        left_out = {(one.kind, one.name, one.outcome): one.rows for one in self._supervisor.rejected()}
         yield _counter(
             "headwater_rejected_rows",
             "Rows that were rejected, diverted, late or dropped.",
@@ -103,7 +103,7 @@ class CollectedMetrics:
 
     @cached_property
     def _health(self) -> Health:
-        return self._outside.health()
+        return self._supervisor.health()
 
     def _healths(self) -> Iterator[Metric]:
         """Yield the health of every component, as `headwater status` shows it."""
@@ -254,8 +254,8 @@ class CollectedMetrics:
     # --- external systems ------------------------------------------------------------------------------------------
 
     def _sources(self) -> Iterator[Metric]:
-        known = self._outside.sources.definitions() if self._log.entries(SOURCE) else {}
-        facts: Mapping[str, Mapping[str, Any]] = self._outside.sources.facts() if known else {}
+        known = self._supervisor.sources.definitions() if self._log.entries(SOURCE) else {}
+        facts: Mapping[str, Mapping[str, Any]] = self._supervisor.sources.facts() if known else {}
         of = ("source",)
 
         def each(what: str) -> dict[tuple[str, ...], float]:
@@ -338,8 +338,8 @@ class CollectedMetrics:
         )
 
     def _sinks(self) -> Iterator[Metric]:
-        known = self._outside.sinks.definitions() if self._log.entries(SINK) else {}
-        facts = self._outside.sinks.facts() if known else {}
+        known = self._supervisor.sinks.definitions() if self._log.entries(SINK) else {}
+        facts = self._supervisor.sinks.facts() if known else {}
         of = ("sink", "view", "kind")
         named = {name: (name, made.view, made.kind) for name, made in known.items()}
 
@@ -368,7 +368,7 @@ class CollectedMetrics:
         )
 
     def _queues(self) -> Iterator[Metric]:
-        ledgers = self._outside.queues()
+        ledgers = self._supervisor.queues()
         found = [
             standing_of(self._log, self._clock, ledgers.of(name)) for name in sorted(self._log.entries(QUEUE))
         ]

@@ -118,7 +118,7 @@ def json_objects(table: pa.Table | pa.RecordBatch) -> list[str]:
 
 def _is_plain_in_json(kind: pa.DataType) -> bool:
     """Whether orjson writes values of a type exactly as `json_texts` does."""
-    return pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind)
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind))
 
 
 def arrow_bytes(table: pa.Table) -> bytes:

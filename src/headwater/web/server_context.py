@@ -64,7 +64,7 @@ class ServedWorkspace:
         self.settings = settings
         self.log: Log = workspace.log
         self.views: Views = workspace._views
-        self.outside: Supervisor = workspace._outside
+        self.supervisor: Supervisor = workspace._outside
         self.clock = workspace._clock
         self.guests = Guests(self.log, insecure=settings.insecure)
         self.streams = Streams(settings.streams_max, settings.retry_after_s, self.guests.may_stay)
@@ -97,7 +97,7 @@ class ServedWorkspace:
     async def open(self) -> None:
         """Read the tokens, and start the background work."""
         await self.run(self.guests.refresh)
-        await self.run(self.outside.sources.hooks.serve)
+        await self.run(self.supervisor.sources.hooks.serve)
         self._tending = asyncio.create_task(self._tend())
 
     def stop(self) -> None:
@@ -117,9 +117,9 @@ class ServedWorkspace:
         for work in (self._readings, self._scans, self._queries, self._heavy, self._stream_steps):
             await work.close()
         if not self._beside_engine:
-            await asyncio.to_thread(self.outside.alerts.stop)
+            await asyncio.to_thread(self.supervisor.alerts.stop)
         # last: a background refresh in progress would start the hooks again
-        await asyncio.to_thread(self.outside.sources.hooks.rest)
+        await asyncio.to_thread(self.supervisor.sources.hooks.rest)
 
     async def run(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a short blocking function in a thread; Problem 429 if too many requests wait for one, 504 if it takes too
@@ -184,7 +184,7 @@ class ServedWorkspace:
     async def _captured(self, after: str, timeout_s: float) -> Receipt:
         """Return a receipt of all records of the only source up to a position. If the engine is in another process,
         waits for commits."""
-        sources = self.outside.sources
+        sources = self.supervisor.sources
         names = list(await self.run(sources.definitions))
         if len(names) != 1:
             raise UsageError(
@@ -194,7 +194,7 @@ class ServedWorkspace:
         sequence = sources.position_of(after)
         if self._beside_engine:  # this process can request the position of an idle server
             return await self._scans.run(
-                lambda: self.outside.wait_captured(names[0], sequence, timeout_s),
+                lambda: self.supervisor.wait_captured(names[0], sequence, timeout_s),
                 timeout_s + self.settings.query_s,
             )
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -211,10 +211,10 @@ class ServedWorkspace:
         return Receipt({t: {p: (0, end) for p, end in parts.items() if end} for t, parts in ends.items()})
 
     async def _tend(self) -> None:
-        looks = [self.guests.refresh, self.outside.sources.hooks.serve]
+        looks = [self.guests.refresh, self.supervisor.sources.hooks.serve]
         if not self._beside_engine:
             # Without an engine the server checks the alerts: one of them may be that no engine runs.
-            looks.append(self.outside.alerts.start)
+            looks.append(self.supervisor.alerts.start)
         while True:
             await asyncio.sleep(TEND_EVERY_S)
             for look in looks:

@@ -39,12 +39,12 @@ class CountedConnectors(Protocol):
         ...
 
 
-def rejected_rows(log: Log, views: Views, outside: CountedConnectors) -> list[RejectedRows]:
+def rejected_rows(log: Log, views: Views, supervisor: CountedConnectors) -> list[RejectedRows]:
     """Count the rows that were left out, by owner and outcome, without counts of zero."""
-    waiting: Open = outside.open_letters()
+    waiting: Open = supervisor.open_letters()
     found = [
         *_of_files(log, waiting),
-        *_of_listeners(log, outside),
+        *_of_listeners(log, supervisor),
         *_of_views(log, views, waiting),
         *_of_sinks(log, waiting),
         *_of_queues(log, waiting),
@@ -73,12 +73,12 @@ def _of_files(log: Log, waiting: Open) -> Iterator[RejectedRows]:
             )
 
 
-def _of_listeners(log: Log, outside: CountedConnectors) -> Iterator[RejectedRows]:
+def _of_listeners(log: Log, supervisor: CountedConnectors) -> Iterator[RejectedRows]:
     """Yield the counts of rows that listening sources rejected, or dropped for lack of room."""
     if not log.entries(SOURCE):
         return
-    facts = outside.sources.facts()
-    for name, made in outside.sources.definitions().items():
+    facts = supervisor.sources.facts()
+    for name, made in supervisor.sources.definitions().items():
         counts = facts.get(name, {}).get("counts")
         where = f"headwater sql 'EXPLAIN {name}'"
         if made.kind == "webhook":

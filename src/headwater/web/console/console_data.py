@@ -108,8 +108,8 @@ def _graph(here: ServedWorkspace) -> tuple[dict[str, Kind], dict[str, str], list
     kinds: dict[str, Kind] = {}
     labels: dict[str, str] = {}
     edges: list[tuple[str, str]] = []
-    sources = here.outside.sources.definitions() if log.entries(SOURCE) else {}
-    sinks = here.outside.sinks.definitions() if log.entries(SINK) else {}
+    sources = here.supervisor.sources.definitions() if log.entries(SOURCE) else {}
+    sinks = here.supervisor.sinks.definitions() if log.entries(SINK) else {}
     views = definitions(log)
     for name, source in sources.items():
         kinds[f"source:{name}"], labels[f"source:{name}"] = "source", source.kind
@@ -311,7 +311,7 @@ def view(here: ServedWorkspace, name: str, ticks: TickHistory) -> Document:
         "columns": columns_of(made.columns, _key(made, manifest)),
         "reads": list(dict.fromkeys(map(view_of, made.reads))),
         "readers": sorted(v.name for v in definitions(log).values() if made.name in map(view_of, v.reads)),
-        "sinks": here.outside.sinks.of_view(made.name) if log.entries(SINK) else [],
+        "sinks": here.supervisor.sinks.of_view(made.name) if log.entries(SINK) else [],
         "derived": derived,
         "late": made.options.late,
         "on_error": made.options.on_error,
@@ -495,7 +495,7 @@ def tick(here: ServedWorkspace, number: int, ticks: TickHistory) -> Document:
 
 def source(here: ServedWorkspace, name: str) -> Document:
     """Return the details of a source, without connecting to its system."""
-    sources = here.outside.sources
+    sources = here.supervisor.sources
     declared_name = sources.canonical_name(name)
     made = sources.definitions()[declared_name]
     summary = sources.status(declared_name)
@@ -515,7 +515,7 @@ def source(here: ServedWorkspace, name: str) -> Document:
 
 
 def _with_health(here: ServedWorkspace, kind: ComponentKind, document: Document) -> Document:
-    found = here.outside.health().of(kind, document["name"])
+    found = here.supervisor.health().of(kind, document["name"])
     if found is not None:
         add_health(document, found)
     return document
@@ -542,7 +542,7 @@ def source_metrics(facts: Mapping[str, Any] | None, state: str) -> Document:
 
 def sink(here: ServedWorkspace, name: str) -> Document:
     """Return the details of a sink, without connecting to its target."""
-    sinks = here.outside.sinks
+    sinks = here.supervisor.sinks
     declared_name = sinks.canonical_name(name)
     made = sinks.definitions()[declared_name]
     return _with_health(

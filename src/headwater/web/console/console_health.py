@@ -35,12 +35,12 @@ def component_document(one: ComponentHealth) -> Document:
 
 def alerts_document(here: ServedWorkspace) -> list[Document]:
     """Return the active alerts, the oldest first."""
-    return [asdict(one) | {"since": one.since / 1_000} for one in here.outside.alerts.active()]
+    return [asdict(one) | {"since": one.since / 1_000} for one in here.supervisor.alerts.active()]
 
 
 def rejected_document(here: ServedWorkspace) -> list[Document]:
     """Return the rows that sources, views, sinks and queues left out."""
-    return [asdict(one) for one in rejected_rows(here.log, here.views, here.outside)]
+    return [asdict(one) for one in rejected_rows(here.log, here.views, here.supervisor)]
 
 
 def with_health(metrics: Mapping[str, Document], found: Health) -> None:

@@ -83,7 +83,7 @@ class Sampler:
             metrics[f"view:{standing.view}"] = of
             counts[f"view:{standing.view}"] = self._changed.get(standing.view, 0.0)
         self._connectors(metrics, counts)
-        health = here.outside.health()
+        health = here.supervisor.health()
         with_health(metrics, health)
         self._rates(metrics, counts)
         last = self._ticks.get(manifest.tick) if manifest is not None else None
@@ -124,18 +124,18 @@ class Sampler:
         return self._ticks.documents(len(new) + 1)
 
     def _connectors(self, metrics: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
-        log, outside = self._here.log, self._here.outside
+        log, supervisor = self._here.log, self._here.supervisor
         if log.entries(SOURCE):
-            known = outside.sources.facts()
-            for name in outside.sources.definitions():
+            known = supervisor.sources.facts()
+            for name in supervisor.sources.definitions():
                 facts = known.get(name)
-                state = str(facts["state"]) if facts is not None else outside.sources.status(name).state
+                state = str(facts["state"]) if facts is not None else supervisor.sources.status(name).state
                 metrics[f"source:{name}"] = data.source_metrics(facts, state)
                 if facts is not None:
                     counts[f"source:{name}"] = float(facts.get("rows") or 0)
         if log.entries(SINK):
-            kept = outside.sinks.facts()
-            for name in outside.sinks.definitions():
+            kept = supervisor.sinks.facts()
+            for name in supervisor.sinks.definitions():
                 found = data.sink_metrics(kept.get(name))
                 metrics[f"sink:{name}"] = found
                 if found["applied_rows"] is not None:

@@ -65,7 +65,7 @@ def readiness(here: ServedWorkspace, named: bool) -> dict[str, Any]:
         # open files could still be read after the folder was removed
         if not here.views.store.storage.root.is_dir():
             raise WorkspaceMissingError("the folder of the workspace is missing")
-        found = here.outside.health()
+        found = here.supervisor.health()
         state = found.engine.state
         reasons += _sentences(found.unhealthy, named)
         warnings += _sentences(found.warnings, named)

@@ -32,7 +32,7 @@ _OUTCOMES: dict[int, Outcome] = {
 async def take(request: Request) -> Response:
     """POST: check a delivery, write it once, and return its receipt."""
     here = served(request)
-    hooks = here.outside.sources.hooks
+    hooks = here.supervisor.sources.hooks
     source = await _find_webhook(here, hooks, request.path_params["hook"])
     try:
         answer = await _take(request, here, source)
