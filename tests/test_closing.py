@@ -51,7 +51,7 @@ def test_it_is_verified_and_told_about(tmp_path: Path) -> None:
     with lively(tmp_path / "ws") as ws:
         assert ws.verify().ok
         assert all(deletion.done for deletion in ws.deletions())
-        with raises(hw.UsageError, topic="note"):
+        with raises(hw.UsageError, topic="note", reason="event-sourced"):
             ws.excise("note", "aggregate_id = 'n-2'")
     for words in (["status"], ["deletions"], ["queue", "list"], ["verify"], ["status", "--json"]):
         told = CliRunner().invoke(cli, ["-w", str(tmp_path / "ws"), *words])

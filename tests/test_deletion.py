@@ -93,11 +93,11 @@ def test_the_record_of_a_deletion_stays_as_it_is(tmp_path: Path) -> None:
                 f"ALTER TOPIC {topic} SET (retention = '1 second')",
             ]
             for statement in statements:
-                with raises(hw.UsageError, topic=topic):
+                with raises(hw.UsageError, topic=topic, reason="record-of-deletions"):
                     ws.sql(statement)
-            with raises(hw.UsageError, topic=topic):
+            with raises(hw.UsageError, topic=topic, reason="system-topic"):
                 ws.topic(topic).append([before[0]])
-            with raises(hw.UsageError, topic=topic):
+            with raises(hw.UsageError, topic=topic, reason="record-of-deletions"):
                 ws.excise(topic, "number = 1")
             assert [r for b in ws.topic(topic).read() for r in b.to_pylist()] == before
 

@@ -219,7 +219,9 @@ class Deletions:
             )
         if made.name in _SCHEMAS:
             raise UsageError(
-                f"records of topic {made.name!r} cannot be excised: they document deletions", topic=made.name
+                f"records of topic {made.name!r} cannot be excised: they document deletions",
+                topic=made.name,
+                reason="record-of-deletions",
             )
         from headwater.serving.find_records import found as found_by
 

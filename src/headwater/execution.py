@@ -659,7 +659,9 @@ def _describe(on: ExecutionContext, statement: s.Describe) -> pa.Table:
 def _explain(on: ExecutionContext, statement: s.Explain) -> pa.Table:
     log, name, kind = on.log, statement.name, statement.kind
     is_view = _is_view(log, name)
-    may_be_connector = bool(log.entries(SOURCE) or log.entries(SINK)) and not (is_view or name in log.topics())
+    may_be_connector = bool(log.entries(SOURCE) or log.entries(SINK)) and not (
+        is_view or name in log.topics()
+    )
     if (kind or may_be_connector) and (explained := on.supervisor().explain(name, kind)) is not None:
         return explained
     return on.views().reports.explain(name) if is_view else explain(log, name)

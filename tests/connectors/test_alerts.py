@@ -296,15 +296,15 @@ def test_what_cannot_be_looked_at_stays_as_it_is(bench: Bench) -> None:
     bench.sql(f"CREATE ALERT slow ON METRIC {LAG} WHEN value > 10 FOR '1 minute' {HOOK}")
     bench.figures = {"cache": 50}
     bench.turn()
-    see = bench.alerts._observer.see
+    see = bench.alerts._observer.matching
 
     def blind(alert: AlertDefinition) -> MatchingRows:
         raise HeadwaterError("it is too dark")
 
-    bench.alerts._observer.see = blind  # type: ignore[method-assign]
+    bench.alerts._observer.matching = blind  # type: ignore[method-assign]
     bench.turn("59 seconds")
     assert {row["reason"] for row in bench.alerts.show().to_pylist()} == {"it is too dark"}
-    bench.alerts._observer.see = see  # type: ignore[method-assign]
+    bench.alerts._observer.matching = see  # type: ignore[method-assign]
     bench.turn()
     assert bench.told == [("behind", "fired", "cache")], "nobody saw that the other held"
 
