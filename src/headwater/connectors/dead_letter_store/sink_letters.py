@@ -97,11 +97,11 @@ def put_letters(log: Log, letters: Letters) -> None:
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-def letter_ids(sink: str, withheld: Withheld) -> list[str]:
+def letter_ids(sink: str, rejected: Withheld) -> list[str]:
     """Return the names of the letters of rows. A name is derived from the row, so that it is the same wherever and whenever
     the row is rejected; in a changelog also from whether the row is deleted."""
-    high, _ = row_hashes(withheld.rows)
-    going = (withheld.weights < 0).tolist()
+    high, _ = row_hashes(rejected.rows)
+    going = (rejected.weights < 0).tolist()
     return [
         f"{sink}/{word >> 24:010x}{'-gone' if gone else ''}"
         for word, gone in zip(high.tolist(), going, strict=True)
@@ -126,9 +126,9 @@ def count_open(log: Log, sink: str, actions: LetterActions) -> int:
     return sum(not actions.is_dropped(letter, incarnation) for letter in letters)
 
 
-def count_dropped(sink: str, withheld: Withheld, actions: LetterActions, incarnation: int = 0) -> int:
+def count_dropped(sink: str, rejected: Withheld, actions: LetterActions, incarnation: int = 0) -> int:
     """Count the rejected rows of a target whose dead letters were dropped."""
-    return sum(actions.is_dropped(letter, incarnation) for letter in letter_ids(sink, withheld))
+    return sum(actions.is_dropped(letter, incarnation) for letter in letter_ids(sink, rejected))
 
 
 def chosen(
@@ -140,14 +140,14 @@ def chosen(
     def is_meant(letter: str) -> bool:
         return not actions.is_dropped(letter, incarnation) if letters is None else letter in letters
 
-    def choose(withheld: Withheld) -> Tried:
-        ids = letter_ids(sink, withheld)
+    def choose(rejected: Withheld) -> Tried:
+        ids = letter_ids(sink, rejected)
         places = [p for p, letter in enumerate(ids) if is_meant(letter)]
         rows = [
-            _as_edited(take_rows(withheld.rows, np.array([p])), actions.of(ids[p], incarnation))
+            _as_edited(take_rows(rejected.rows, np.array([p])), actions.of(ids[p], incarnation))
             for p in places
         ]
-        return Tried(np.array(places, dtype=np.int64), concat_rows(rows, withheld.rows.schema))
+        return Tried(np.array(places, dtype=np.int64), concat_rows(rows, rejected.rows.schema))
 
     return choose
 

@@ -65,18 +65,18 @@ class SinkLetterStore:
 
     def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
         """Return the rejected rows recorded in the target's checkpoint."""
-        withheld, incarnation = self._sinks.rejected(owner), incarnation_of(self._log, owner)
+        rejected, incarnation = self._sinks.rejected(owner), incarnation_of(self._log, owner)
         found: dict[str, Letter] = {}
-        rows = withheld.rows.to_pylist()
-        for place, name in enumerate(letter_ids(owner, withheld)):
+        rows = rejected.rows.to_pylist()
+        for place, name in enumerate(letter_ids(owner, rejected)):
             copies = found[name].copies + 1 if name in found else 1
             found[name] = Letter(
                 name,
                 self.kind,
                 owner,
-                withheld.reasons[place],
+                rejected.reasons[place],
                 as_json(rows[place]),
-                int(withheld.letters[place]),
+                int(rejected.letters[place]),
                 incarnation,
                 copies,
             )
@@ -111,15 +111,15 @@ class SinkLetterStore:
     def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
         """Return the row, as last edited, with other values."""
         shape = self._sinks.declared.shape(known.letter.owner)
-        withheld = self._sinks.rejected(known.letter.owner)
-        places = [p for p, name in enumerate(letter_ids(shape.sink, withheld)) if name == known.id]
+        rejected = self._sinks.rejected(known.letter.owner)
+        places = [p for p, name in enumerate(letter_ids(shape.sink, rejected)) if name == known.id]
         if not places:
             raise UsageError(
                 f"{known.id} cannot be edited: its row is no longer rejected",
                 letter=known.id,
                 state="resolved",
             )
-        original = take_rows(withheld.rows, np.array(places[:1])).to_pylist()[0]
+        original = take_rows(rejected.rows, np.array(places[:1])).to_pylist()[0]
         edit, row = known.edit, dict(original)
         if edit is not None and edit.edited_arrow is not None:
             row |= unpacked(edit.edited_arrow).to_pylist()[0]

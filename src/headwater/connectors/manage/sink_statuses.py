@@ -94,12 +94,12 @@ class SinkStatuses:
             found[name] = asdict(self._with_dropped(name, status, applier.refused))
         return found
 
-    def _with_dropped(self, name: str, status: SinkStatus, withheld: Callable[[], Withheld]) -> SinkStatus:
+    def _with_dropped(self, name: str, status: SinkStatus, rejected: Callable[[], Withheld]) -> SinkStatus:
         """Return a status with the number of dropped rows among the rejected ones, as far as it can be determined."""
         with suppress(HeadwaterError):
             if self.may_have_dropped(status):
                 actions, incarnation = read_actions(self._log), incarnation_of(self._log, name)
-                return replace(status, dropped=count_dropped(name, withheld(), actions, incarnation))
+                return replace(status, dropped=count_dropped(name, rejected(), actions, incarnation))
         return status
 
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
