@@ -194,23 +194,17 @@ def _drop_sinks_and_alerts(on: ExecutionContext, statement: s.DropView) -> None:
         from headwater.engine.collections.dependencies import above
 
         gone = above(on.log, statement.name)
-    followers = [name for view in gone for name in on.supervisor().sinks.of_view(view)]
-    if followers and not statement.cascade:
-        raise UsageError(
-            f"view {statement.name!r} cannot be dropped: it is read by sink {', '.join(followers)}",
-            hint=f"DROP SINK {quote(followers[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
-            view=statement.name,
-            sinks=followers,
-        )
+    sinks = [name for view in gone for name in on.supervisor().sinks.of_view(view)]
     alerts = [name for view in gone for name in on.supervisor().alerts.of_view(view)]
-    if alerts and not statement.cascade:
-        raise UsageError(
-            f"view {statement.name!r} cannot be dropped: it is read by alert {', '.join(alerts)}",
-            hint=f"DROP ALERT {quote(alerts[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
-            view=statement.name,
-            alerts=alerts,
-        )
-    for name in followers:
+    for kind, readers in (("sink", sinks), ("alert", alerts)):
+        if readers and not statement.cascade:
+            facts: dict[str, Any] = {"view": statement.name, f"{kind}s": readers}
+            raise UsageError(
+                f"view {statement.name!r} cannot be dropped: it is read by {kind} {', '.join(readers)}",
+                hint=f"DROP {kind.upper()} {quote(readers[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
+                **facts,
+            )
+    for name in sinks:
         on.supervisor().execute(s.DropSink(name, if_exists=True))
     for name in alerts:
         on.supervisor().execute(s.DropAlert(name, if_exists=True))
