@@ -67,7 +67,7 @@ def _taken(bench: Bench, lines: int) -> None:
     datagram, times = b"\n".join(_lines(PER_DATAGRAM)), lines // PER_DATAGRAM
     with bench.space() as space, hw.open(space / "ws") as ws:
         ws.sql("CREATE SOURCE app FROM STATSD WITH (port = 0, topic = 'stats', every = '200 ms')")
-        ws._outside.look()
+        ws._outside.reconcile()
         sources = ws._outside.sources
         sources.wait("app", SystemClock().now_us(), 30)
         port = int(ws.source("app").status.state.rpartition(":")[2])

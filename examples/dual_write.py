@@ -43,7 +43,7 @@ import headwater as hw
 WAYS = {
     "naive": "The naive way: the application writes to Postgres, then to Redis",
     "capture": "Captured: the application writes to Postgres, and Redis follows",
-    "outbox": "Outbox: the application writes to Postgres, and an event beside it",
+    "outbox": "Outbox: the application writes to Postgres, and an event in the same transaction",
 }
 LAMPS = {"naive": 1, "capture": 2, "outbox": 3}
 CHAIRS = {"naive": 11, "capture": 12, "outbox": 13}
@@ -269,7 +269,7 @@ def tell(folder: Path) -> bool:
         chapter(WAYS["naive"])
         go_wrong(shop, "naive")
         show(shop.look("naive"))
-        say("Nothing will mend that: nobody knows that a write is missing.")
+        say("Nothing corrects this: no system knows that a write is missing.")
         with hw.open(folder) as ws:
             try:
                 ws.sql(PIPELINE)

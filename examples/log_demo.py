@@ -308,7 +308,7 @@ def fresh(folder: Path) -> Path:
     """An empty folder: that of an earlier demo is removed, anything else is left alone."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / "headwater.json").exists():
-            sys.exit(f"{folder} holds something that is not a workspace: give another --folder")
+            sys.exit(f"{folder} is not empty and not a workspace: choose another --folder")
         shutil.rmtree(folder)
     return folder
 

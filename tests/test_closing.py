@@ -6,12 +6,12 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 import headwater as hw
 from headwater.cli.program import cli
 from headwater.events import Aggregate
+from tests.raising import raises
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def test_it_is_verified_and_told_about(tmp_path: Path) -> None:
     with lively(tmp_path / "ws") as ws:
         assert ws.verify().ok
         assert all(deletion.done for deletion in ws.deletions())
-        with pytest.raises(hw.UsageError, match="event-sourced"):
+        with raises(hw.UsageError, topic="note", reason="event-sourced"):
             ws.excise("note", "aggregate_id = 'n-2'")
     for words in (["status"], ["deletions"], ["queue", "list"], ["verify"], ["status", "--json"]):
         told = CliRunner().invoke(cli, ["-w", str(tmp_path / "ws"), *words])

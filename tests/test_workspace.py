@@ -14,6 +14,7 @@ import pytest
 import headwater as hw
 from headwater.core.clock import ManualClock
 from headwater.core.types import TIMESTAMP
+from tests.raising import raises
 
 
 def table(ws: hw.Workspace, text: str) -> list[dict[str, Any]]:
@@ -56,27 +57,32 @@ def test_a_topic_that_differs_is_refused_with_the_difference(ws: hw.Workspace) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "facts"),
     [
-        ({"partitions": 3}, "no schema"),
-        ({"schema": "a INT, PRIMARY KEY (a)", "key": "a"}, "given twice"),
-        ({"schema": "a INT", "lateness": "1 minute"}, "no time column"),
-        ({"schema": "a INT", "retentoin": "1 day"}, "not an option"),
-        ({"schema": "a FROG"}, "not a type"),
-        ({"schema": ["a"]}, "pyarrow schema or a text"),
-        ({"schema": {"a": "INT"}}, "pyarrow schema or a text"),
-        ({"schema": "a INT", "key": 7}, "key is the name of a column"),
-        ({"schema": "a INT", "key": [7]}, "key is the name of a column"),
-        ({"schema": "a TIMESTAMP", "time": 5}, "time is a text"),
-        ({"schema": "a TIMESTAMP", "time": "a", "lateness": 5}, "lateness is a span of time"),
-        ({"schema": "a TIMESTAMP", "time": "a", "lateness": True}, "lateness is a span of time"),
-        ({"schema": "a INT", "partitions": 2.7}, "partitions is a whole number"),
-        ({"schema": "a INT", "partition_by": 5}, "partition_by names columns"),
+        ({"partitions": 3}, {"topic": "t", "reason": "no-schema"}),
+        ({"schema": "a INT, PRIMARY KEY (a)", "key": "a"}, {"argument": "key", "reason": "given-twice"}),
+        ({"schema": "a INT", "lateness": "1 minute"}, {"argument": "lateness", "reason": "no-time-column"}),
+        ({"schema": "a INT", "retentoin": "1 day"}, {"option": "retentoin", "reason": "unknown-option"}),
+        ({"schema": ["a"]}, {"argument": "schema", "value": ["a"]}),
+        ({"schema": {"a": "INT"}}, {"argument": "schema", "value": {"a": "INT"}}),
+        ({"schema": "a INT", "key": 7}, {"argument": "key", "value": 7}),
+        ({"schema": "a INT", "key": [7]}, {"argument": "key", "value": [7]}),
+        ({"schema": "a TIMESTAMP", "time": 5}, {"argument": "time", "value": 5}),
+        ({"schema": "a TIMESTAMP", "time": "a", "lateness": 5}, {"argument": "lateness", "value": 5}),
+        ({"schema": "a TIMESTAMP", "time": "a", "lateness": True}, {"argument": "lateness", "value": True}),
+        ({"schema": "a INT", "partitions": 2.7}, {"argument": "partitions", "value": 2.7}),
+        ({"schema": "a INT", "partition_by": 5}, {"option": "partition_by", "value": 5}),
     ],
 )
-def test_wrong_definitions(ws: hw.Workspace, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(hw.UsageError, match=message):
+def test_wrong_definitions(ws: hw.Workspace, arguments: dict[str, Any], facts: dict[str, Any]) -> None:
+    with raises(hw.UsageError, **facts):
         ws.topic("t", **arguments)
+    assert ws.topics() == []
+
+
+def test_an_unknown_type_is_a_statement_error(ws: hw.Workspace) -> None:
+    with raises(hw.StatementError):
+        ws.topic("t", "a FROG")
     assert ws.topics() == []
 
 
@@ -91,17 +97,17 @@ def test_wrong_options_in_sql(ws: hw.Workspace, options: str) -> None:
 
 
 def test_what_is_no_text_is_a_usage_error(ws: hw.Workspace) -> None:
-    with pytest.raises(hw.UsageError, match="a statement is a text, not None"):
+    with raises(hw.UsageError, argument="statement", value=None):
         ws.sql(None)  # type: ignore[arg-type]
-    with pytest.raises(hw.UsageError, match="the name of a topic is a text, not 5"):
+    with raises(hw.UsageError, argument="topic", value=5):
         ws.topic(5)  # type: ignore[arg-type]
-    with pytest.raises(hw.UsageError, match="the name of a topic is a text, not 5"):
+    with raises(hw.UsageError, argument="topic", value=5):
         ws.topic(5, "a INT")  # type: ignore[arg-type]
 
 
 def test_create_again(ws: hw.Workspace) -> None:
     ws.sql("CREATE TOPIC t (a INT)")
-    with pytest.raises(hw.TopicExistsError, match="is there already and is the same"):
+    with raises(hw.TopicExistsError, topic="t", difference=[]):
         ws.sql("CREATE TOPIC t (a INT)")
     ws.sql("CREATE TOPIC IF NOT EXISTS t (a STRING)")
     ws.sql("CREATE OR REPLACE TOPIC t (a INT)")
@@ -111,7 +117,7 @@ def test_create_again(ws: hw.Workspace) -> None:
 def test_or_replace_spares_records(ws: hw.Workspace) -> None:
     ws.sql("CREATE TOPIC t (a INT); CREATE OR REPLACE TOPIC t (a STRING)")
     ws.topic("t").append([{"a": "x"}])
-    with pytest.raises(hw.TopicExistsError, match="differs") as caught:
+    with raises(hw.TopicExistsError, topic="t", difference=["- a STRING", "+ a INT"]) as caught:
         ws.sql("CREATE OR REPLACE TOPIC t (a INT)")
     assert "without records" in (caught.value.hint or "")
     ws.sql("CREATE OR REPLACE TOPIC t (a STRING)")
@@ -133,7 +139,7 @@ def test_alter(ws: hw.Workspace) -> None:
     (old, new) = [row for batch in ws.topic("t").read(columns=["n", "more"]) for row in batch.to_pylist()]
     assert (old, new) == ({"n": 1, "more": None}, {"n": None, "more": "x"})
     assert ws.topic("t").definition.retention_us == 86_400_000_000
-    with pytest.raises(hw.SchemaError, match="cannot change from BIGINT to INT"):
+    with raises(hw.SchemaError, topic="t", column="n", reason="not-wider"):
         ws.sql("ALTER TOPIC t ALTER COLUMN n TYPE INT")
     with pytest.raises(hw.TopicNotFoundError):
         ws.sql("ALTER TOPIC nothing ADD COLUMN more STRING")
@@ -141,7 +147,7 @@ def test_alter(ws: hw.Workspace) -> None:
 
 def test_a_topic_that_is_read_is_dropped_only_with_cascade(ws: hw.Workspace) -> None:
     ws.topic("t", "n INT").cursor("mailer")
-    with pytest.raises(hw.UsageError, match="read by mailer"):
+    with raises(hw.UsageError, topic="t", cursors=["mailer"]):
         ws.sql("DROP TOPIC t")
     ws.sql("DROP TOPIC t CASCADE; DROP TOPIC IF EXISTS t")
     with pytest.raises(hw.TopicNotFoundError):
@@ -184,24 +190,24 @@ def test_an_append_over_topics_is_all_or_nothing(ws: hw.Workspace) -> None:
 
 def test_wrong_appends(ws: hw.Workspace) -> None:
     ws.sql("CREATE TOPIC a (n INT)")
-    with pytest.raises(hw.UsageError, match="rows of each topic"):
+    with raises(hw.UsageError, reason="not-a-mapping"):
         ws.append([{"n": 1}])  # type: ignore[arg-type]
-    with pytest.raises(hw.UsageError, match="nothing is appended to"):
+    with raises(hw.UsageError, topic="b", reason="no-rows"):
         ws.append({"a": [{"n": 1}]}, expect={"b": 0})
     with pytest.raises(hw.TopicNotFoundError):
         ws.append({"b": [{"n": 1}]})
     wrong: Any
     for wrong in (5, "a", [("a", 0)]):
-        with pytest.raises(hw.UsageError, match="expect is given by topic"):
+        with raises(hw.UsageError, argument="expect", value=wrong):
             ws.append({"a": [{"n": 1}]}, expect=wrong)
-        with pytest.raises(hw.UsageError, match="expect is given by topic"):
+        with raises(hw.UsageError, argument="expect", value=wrong):
             ws.transaction(expect=wrong)
     for wrong in ("c", 5, ws.topic("a")):
-        with pytest.raises(hw.UsageError, match="commit is a cursor"):
+        with raises(hw.UsageError, argument="commit", value=wrong):
             ws.append({"a": [{"n": 1}]}, commit=wrong)
-        with pytest.raises(hw.UsageError, match="commit is a cursor"):
+        with raises(hw.UsageError, argument="commit", value=wrong):
             ws.transaction(commit=wrong)
-    with pytest.raises(hw.UsageError, match="whole number"), ws.transaction(expect={"a": "0"}):  # type: ignore[dict-item]
+    with raises(hw.UsageError, argument="expect", value="0"), ws.transaction(expect={"a": "0"}):  # type: ignore[dict-item]
         pass
     assert numbers(ws, "a") == []
 
@@ -230,10 +236,10 @@ def test_a_transaction_of_which_an_append_failed_is_not_committed(ws: hw.Workspa
             tx.append("a", [{"n": 1}])
             with pytest.raises(hw.BadRowError):
                 tx.append("a", rows())
-            with pytest.raises(hw.UsageError, match="an append of it failed"):
+            with raises(hw.UsageError, reason="failed"):
                 tx.append("a", [{"n": 2}])
 
-    with pytest.raises(hw.UsageError, match="cannot be committed: an append of it failed") as caught:
+    with raises(hw.UsageError, reason="failed") as caught:
         go_on()
     assert "topic 'a'" in (caught.value.detail or "")
     assert numbers(ws, "a") == []
@@ -251,7 +257,7 @@ def test_a_transaction_takes_a_table_without_rows(ws: hw.Workspace) -> None:
         tx.append("a", pa.table({"n": pa.array([], pa.int32())}))
         tx.append("a", [{"n": 1}])
     assert numbers(ws, "a") == [1]
-    with pytest.raises(hw.UsageError, match="is string, expected INT"), ws.transaction() as tx:
+    with raises(hw.UsageError, column="n", expected="INT", actual="string"), ws.transaction() as tx:
         tx.append("a", pa.table({"n": pa.array([], pa.string())}))
 
 
@@ -265,7 +271,7 @@ def test_a_transaction_becomes_visible_at_its_end(ws: hw.Workspace) -> None:
     assert tx.receipt is not None
     assert tx.receipt.rows == 5
     assert (numbers(ws, "a"), numbers(ws, "b")) == ([1, 2], [0, 1, 2])
-    with pytest.raises(hw.UsageError, match="with block"):
+    with raises(hw.UsageError, reason="not-open"):
         tx.append("a", [{"n": 1}])
 
 
@@ -333,7 +339,7 @@ def test_verify_takes_a_name_or_some(ws: hw.Workspace) -> None:
     ws.maintain()
     assert ws.verify("ab").bytes_checked == ws.verify(["ab"]).bytes_checked > 0
     for wrong in ("nothing", ["b", "nothing"]):
-        with pytest.raises(hw.TopicNotFoundError, match="'nothing'"):
+        with raises(hw.TopicNotFoundError, topic="nothing"):
             ws.verify(wrong)
     with pytest.raises(hw.UsageError):
         ws.verify([5])  # type: ignore[list-item]
@@ -347,19 +353,19 @@ def test_a_closed_workspace_says_so(ws: hw.Workspace) -> None:
 
 
 def test_open_refuses_what_it_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(hw.UsageError, match="durability"):
+    with raises(hw.UsageError, argument="durability", value="maybe"):
         hw.open("memory:", durability="maybe")  # type: ignore[arg-type]
     with pytest.raises(hw.WorkspaceMissingError):
         hw.open(tmp_path / "nothing", create=False)
     assert not (tmp_path / "nothing").exists()
     wrong: Any
     for wrong in (None, 5, b"shop", ""):
-        with pytest.raises(hw.UsageError, match="path of its folder"):
+        with raises(hw.UsageError, reason="not-a-path"):
             hw.open(wrong)
     file = tmp_path / "file"
     file.write_text("notes")
     for place in (file, file / "shop", file / "deep" / "shop"):
-        with pytest.raises(hw.UsageError, match="file is a file"):
+        with raises(hw.UsageError, file=str(file)):
             hw.open(place)
     assert file.read_text() == "notes"
 

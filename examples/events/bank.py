@@ -113,7 +113,7 @@ def decide(account: Account, command: Command) -> Iterator[Event]:
     match command:
         case Open(owner):
             if account.owner is not None:
-                raise Refused(f"the account is {account.owner}'s")
+                raise Refused(f"the account belongs to {account.owner}", owner=account.owner)
             yield Opened(owner)
         case Receive(transfer, sender, amount):
             if account.usable:
@@ -123,16 +123,18 @@ def decide(account: Account, command: Command) -> Iterator[Event]:
         case TakeBack(transfer, amount):
             yield TransferReturned(transfer, amount)
         case _ if not account.usable:
-            raise Refused("there is no such account, or it is closed")
+            raise Refused("the account does not exist, or is closed", closed=account.closed)
         case Deposit(amount):
             yield Deposited(amount)
         case Transfer(transfer, to, amount):
             if amount > account.balance:
-                raise Refused(f"only {account.balance} is there", balance=account.balance)
+                raise Refused(
+                    f"the balance is only {account.balance}", balance=account.balance, amount=amount
+                )
             yield TransferSent(transfer, to, amount)
         case Close():
             if account.balance:
-                raise Refused(f"{account.balance} is still there")
+                raise Refused(f"the balance is still {account.balance}", balance=account.balance)
             yield Closed()
 
 

@@ -61,15 +61,15 @@ Event = ItemAdded | ItemRemoved | CheckedOut
 
 def decide(cart: Cart, command: Command) -> Iterator[Event]:
     if cart.paid:
-        raise Refused("the cart is paid for")
+        raise Refused("the cart is already paid", paid=True)
     match command:
         case Add(item, quantity):
             if quantity < 1:
-                raise Refused(f"{quantity} of {item} cannot be added")
+                raise Refused(f"{quantity} of {item} cannot be added", item=item, quantity=quantity)
             yield ItemAdded(item, quantity)
         case Remove(item):
             if item not in cart.items:
-                raise Refused(f"{item} is not in the cart")
+                raise Refused(f"{item} is not in the cart", item=item)
             yield ItemRemoved(item, cart.items[item])
         case CheckOut():
             if not cart.items:

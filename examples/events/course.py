@@ -79,12 +79,12 @@ def decide(course: Course, command: Command) -> Iterator[Event]:
             yield CourseOpened(places)
         case Enrol(student):
             if student in (*course.enrolled, *course.waiting):
-                raise Refused(f"{student} is on the list already")
+                raise Refused(f"{student} is already enrolled or waiting", student=student)
             full = len(course.enrolled) >= course.places
             yield WaitingListJoined(student) if full else Enrolled(student)
         case CancelEnrolment(student):
             if student not in course.enrolled:
-                raise Refused(f"{student} is not enrolled")
+                raise Refused(f"{student} is not enrolled", student=student)
             yield EnrolmentCancelled(student)
         case OfferPlace():
             if course.waiting and len(course.enrolled) < course.places:

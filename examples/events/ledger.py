@@ -69,7 +69,7 @@ Event = Posted | PeriodClosed
 def decide(ledger: Ledger, command: Command) -> Iterator[Event]:
     if command.period in ledger.closed:
         raise Refused(
-            f"period {command.period} is closed", hint="post it to the open one", period=command.period
+            f"period {command.period} is closed", hint="post it to an open period", period=command.period
         )
     match command:
         case Post(entry, period, amount):
@@ -78,7 +78,7 @@ def decide(ledger: Ledger, command: Command) -> Iterator[Event]:
         case Correct(wrong, entry, period, amount):
             _new(ledger, entry)
             if wrong not in ledger.entries or wrong in ledger.undone:
-                raise Refused(f"there is no entry {wrong} to correct, or it was corrected before")
+                raise Refused(f"entry {wrong} does not exist, or was already corrected", entry=wrong)
             yield Posted(f"undo {wrong}", period, -ledger.entries[wrong], corrects=wrong)
             yield Posted(entry, period, amount)
         case ClosePeriod(period):
@@ -87,7 +87,7 @@ def decide(ledger: Ledger, command: Command) -> Iterator[Event]:
 
 def _new(ledger: Ledger, entry: str) -> None:
     if entry in ledger.entries:
-        raise Refused(f"there is an entry {entry} already")
+        raise Refused(f"entry {entry} already exists", entry=entry)
 
 
 def fold(ledger: Ledger, event: Event) -> Ledger:

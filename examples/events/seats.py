@@ -97,7 +97,10 @@ def decide(booking: Booking, command: Command) -> Iterator[Event | Claim | Relea
                 yield HoldExpired()
                 yield Release(SEAT, place)
         case _:
-            raise Refused(f"{type(command).__name__} does not go with a booking that is {booking.stage}")
+            name = type(command).__name__
+            raise Refused(
+                f"{name} is not possible in stage {booking.stage!r}", command=name, stage=booking.stage
+            )
 
 
 def fold(booking: Booking, event: Event) -> Booking:

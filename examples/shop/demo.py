@@ -53,7 +53,7 @@ class Demo:
 
     def bring_up(self, seed: int) -> None:
         """Servers, the shop's tables, the workspace, the engine and the console."""
-        self.say("starting Postgres and Redis, and furnishing a shop")
+        self.say("starting Postgres and Redis, and creating a shop")
         postgres = Postgres(self.folder / "postgres")
         self._stack.callback(postgres.stop)
         cache = Redis(self.folder / "redis")
@@ -80,7 +80,7 @@ class Demo:
         self.say(f"the console is at [bold cyan]{self.address}[/bold cyan]")
         self.engine.wait_for("running ")
         self.wait_level()
-        self.say("every view has seen what the shop sold before; the doors open")
+        self.say("every view has read the past sales; the shop opens")
 
     def start_engine(self) -> Process:
         """`headwater run shop.sql`, in a process of its own; statements that were made before do nothing."""
@@ -117,7 +117,7 @@ class Demo:
             except HTTPError as error:  # the server says 5xx for as long as it has not come that far
                 if error.code < 500 or time.monotonic() > deadline:
                     said = error.read().decode(errors="replace")
-                    raise RuntimeError(f"the views do not come level: {said}\n{self.engine.tail()}") from None
+                    raise RuntimeError(f"the views do not catch up: {said}\n{self.engine.tail()}") from None
                 time.sleep(0.2)
         for sink in self.ws.log.entries("sink"):
             self.ws.sink(sink).wait(timeout=LEVEL_SECONDS)
@@ -165,12 +165,12 @@ def _tell(demo: Demo, stack: ExitStack, seconds: float | None, seed: int, kill: 
     _open_doors(demo, play, seconds, kill)
     if play.failed is not None:
         raise RuntimeError(f"the shop had to close: {play.failed}") from play.failed
-    demo.say("the doors are closed; waiting until everything is level")
+    demo.say("the shop is closed; waiting until every view and sink has caught up")
     demo.ws.topic("clicks").finish()
     demo.wait_level()
     probes.close()
     facts = report.gather(demo, play, probes)
-    demo.say("comparing every view with Spark's own answer, and every follower with its view")
+    demo.say("comparing every view with Spark's own answer, and every sink with its view")
     demo.engine.stop()
     return report.show(demo.console, facts, demo.verify())
 

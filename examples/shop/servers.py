@@ -105,7 +105,7 @@ class Process:
                 if word in line:
                     return line
             if not running or time.monotonic() > deadline:
-                why = "ended" if not running else f"said nothing of {word!r} in {seconds:.0f} s"
+                why = "ended" if not running else f"did not print {word!r} within {seconds:.0f} s"
                 raise RuntimeError(f"{self.name} {why}:\n{self.tail()}")
             time.sleep(0.05)
 
@@ -206,7 +206,7 @@ class Postgres:
                 return
             except psycopg.OperationalError:
                 if not self.process.running or time.monotonic() > deadline:
-                    raise RuntimeError(f"Postgres does not come up:\n{self.process.tail()}") from None
+                    raise RuntimeError(f"Postgres does not start:\n{self.process.tail()}") from None
                 time.sleep(0.05)
 
     def url(self, database: str) -> str:
@@ -238,7 +238,7 @@ class Redis:
                 return
             except redis.exceptions.ConnectionError:
                 if not self.process.running or time.monotonic() > deadline:
-                    raise RuntimeError(f"Redis does not come up:\n{self.process.tail()}") from None
+                    raise RuntimeError(f"Redis does not start:\n{self.process.tail()}") from None
                 time.sleep(0.02)
 
     def url(self) -> str:

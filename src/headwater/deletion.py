@@ -119,14 +119,14 @@ class Deletions:
         log: Log,
         clock: Clock,
         views: Callable[[], Views],
-        outside: Callable[[], Supervisor],
+        supervisor: Callable[[], Supervisor],
         path: Path | None = None,
     ) -> None:
         self._path = path
         self._log = log
         self._clock = clock
         self._views = views
-        self._outside = outside
+        self._supervisor = supervisor
 
     # --- forgetting ------------------------------------------------------------------------------------------------
 
@@ -146,9 +146,10 @@ class Deletions:
             if self._private():
                 raise
             raise UsageError(
-                "no topic of this workspace has private columns: there is nothing to forget",
-                hint="declare columns PRIVATE BY the column that says whose they are; "
-                "`headwater excise` removes records that are in the log in plain",
+                "there is nothing to forget: no topic of this workspace has private columns",
+                hint="declare columns PRIVATE BY the column of their subject; "
+                "`headwater excise` removes unencrypted records from the log",
+                reason="no-private-columns",
             ) from None
         return self._follow(forgotten)
 
@@ -203,20 +204,24 @@ class Deletions:
     def excise(self, topic: str, where: str, *, by: str | None, reason: str | None) -> Deletion:
         """Remove the records of a topic that match a condition, and record the deletion for views and sinks."""
         who, why = _who(by), _why(reason)
-        made = self._log.topic(text_of(topic, "the name of a topic", hint='ws.excise("clicks", "user = 7")'))
-        where = text_of(where, "the condition", hint='ws.excise("clicks", "user = 7")')
+        made = self._log.topic(text_of(topic, "topic", hint='ws.excise("clicks", "user = 7")'))
+        where = text_of(where, "where", hint='ws.excise("clicks", "user = 7")')
         if not where.strip():
-            raise UsageError("an excision needs a condition", hint='ws.excise("clicks", "user = 7")')
+            raise UsageError(
+                "an excision needs a condition", hint='ws.excise("clicks", "user = 7")', reason="no-condition"
+            )
         check_excision(made)
         if made.name.endswith(f".{DEAD}"):
             raise UsageError(
-                f"topic {made.name!r} has copies of messages that are dead, and they go with their records",
-                hint="excise the records from the queue's own topic, or `headwater dead drop` the messages",
+                f"topic {made.name!r} has copies of dead messages, which are removed together with their records",
+                hint="excise the records from the topic of the queue, or `headwater dead drop` the messages",
                 topic=made.name,
             )
         if made.name in _SCHEMAS:
             raise UsageError(
-                f"records of topic {made.name!r} say what was deleted, and stay", topic=made.name
+                f"records of topic {made.name!r} cannot be excised: they document deletions",
+                topic=made.name,
+                reason="record-of-deletions",
             )
         from headwater.serving.find_records import found as found_by
 
@@ -224,8 +229,8 @@ class Deletions:
         records = sum(map(len, found.values()))
         if not records:
             raise UsageError(
-                f"no record of topic {made.name!r} is found by {where!r}: nothing was excised",
-                hint=f"headwater tail {made.name} shows its records",
+                f"no record of topic {made.name!r} matches {where!r}: nothing was excised",
+                hint=f"headwater tail {made.name} prints its records",
                 topic=made.name,
             )
         self._refuse_based(made, found)
@@ -284,8 +289,8 @@ class Deletions:
             if any(offsets[0] < positions.get(p, 0) for p, offsets in found.items()):
                 raise UsageError(
                     f"records of topic {topic.name!r} cannot be excised: view {view!r} has them in its base",
-                    detail="older records that it was made of were removed by retention, so it cannot be made anew",
-                    hint=f"DROP VIEW {quote(view)} first; it can be created again, from the records that are left",
+                    detail="retention has removed older records of the base, so it cannot be recomputed",
+                    hint=f"DROP VIEW {quote(view)} first; then create it again, from the records that are left",
                     topic=topic.name,
                     view=view,
                 )
@@ -343,7 +348,7 @@ class Deletions:
             return [self._report(entry) for entry in entries]
         from headwater.connectors.deletion.erase_sinks import ProbedTargets
 
-        with ProbedTargets(self._outside().sinks) as asked:
+        with ProbedTargets(self._supervisor().sinks) as asked:
             return [self._report(entry, asked) for entry in entries]
 
     def _record(self, topic: str, number: int, row: Mapping[str, Any]) -> None:
@@ -403,15 +408,15 @@ class Deletions:
             detail = (
                 _FORGOTTEN_MESSAGES
                 if forgets
-                else "messages are neither handed out nor awaited, leases on them ended"
+                else "messages are not delivered any more, and their leases have ended"
             )
             found += [
                 DeletionPlace("queue", queue, status, at, detail) for queue in queues_on(self._log, topic)
             ]
             if forgets and topic in known and known[topic].versioned_by is not None:
                 found.append(DeletionPlace("states", topic, "done", at, _FORGOTTEN_STATES))
-        if found and not forgets and _DEEDS in known:
-            found.append(DeletionPlace("letters", _DEEDS, "out of reach", None, _EDITED))
+        if found and not forgets and _DEAD_LETTER_ACTIONS in known:
+            found.append(DeletionPlace("letters", _DEAD_LETTER_ACTIONS, "out of reach", None, _EDITED))
         return found
 
     def _in_views(self, entry: DeletionEntry) -> list[DeletionPlace]:
@@ -423,12 +428,12 @@ class Deletions:
         at = _moment(entry.settled_at)
         when = f"at tick {entry.tick}" if status == "done" else "by the next tick: `headwater run --once`"
         views = views_of(self._log, self._views().store.latest_whole(), entry)
-        done = [_MENDED if view in entry.mended else _MADE_ANEW for view in views]
+        done = [_RETRACTED if view in entry.mended else _REBUILT for view in views]
         how = done if status == "done" else [_TO_BE] * len(views)
         found = [
             DeletionPlace("view", v, status, at, f"{what} {when}") for v, what in zip(views, how, strict=True)
         ]
-        past = "ticks before it were removed: as_of computes them from the log as it reads now"
+        past = "earlier ticks were removed: as_of recomputes them from the log as it is now"
         return [
             *found,
             DeletionPlace("ticks", "state", status, at, past if status == "done" else f"removed {when}"),
@@ -436,18 +441,18 @@ class Deletions:
 
     def _beyond(self) -> list[DeletionPlace]:
         """Return the places that Headwater cannot delete from: log files and backups."""
-        quoted = "what programs have logged may quote a value that failed; the folder can be deleted"
+        quoted = "log lines may quote a value that failed; the folder can be deleted"
         logged = self._path is not None and (self._path / _LOGS).exists()
         return [*([DeletionPlace("logs", _LOGS, "out of reach", None, quoted)] if logged else []), _COPIES]
 
     def _in_sinks(self, entry: DeletionEntry, asked: ProbedTargets | None) -> list[DeletionPlace]:
         if not self._log.entries(SINK):
             return []
-        from headwater.connectors.deletion.erase_sinks import followed
+        from headwater.connectors.deletion.erase_sinks import affected_sinks
 
         found = []
-        for one in followed(
-            self._log, self._views().store.latest_whole(), self._outside().sinks, entry, asked
+        for one in affected_sinks(
+            self._log, self._views().store.latest_whole(), self._supervisor().sinks, entry, asked
         ):
             status: Status = "done" if one.at is not None else "scheduled"
             found.append(DeletionPlace("sink", one.sink, status, _moment(one.at), one.detail))
@@ -462,20 +467,18 @@ class Deletions:
 
 
 _LOGS = "logs"
-_TO_BE = "to be without it"
-_MENDED, _MADE_ANEW = "taken back from it, and its state written without it", "made anew from the log"
-_FORGOTTEN_MESSAGES = (
-    "messages are received without the values; rows of dead and of edited ones were encrypted by the same key"
-)
-_DEEDS = "_dead"
-_EDITED = "rows of dead messages that somebody edited, as they were and as they were made"
-_FORGOTTEN_STATES = "folded anew without the values; snapshots were encrypted by the same key"
+_TO_BE = "to be removed"
+_RETRACTED, _REBUILT = "retracted, and its state rewritten,", "rebuilt from the log"
+_FORGOTTEN_MESSAGES = "messages are received without the values; rows of dead and edited messages were encrypted with the same key"
+_DEAD_LETTER_ACTIONS = "_dead"
+_EDITED = "rows of dead messages that were edited, before and after the edit"
+_FORGOTTEN_STATES = "folded again without the values; snapshots were encrypted with the same key"
 _COPIES = DeletionPlace(
     "copies",
     "backups",
     "out of reach",
     None,
-    "copies of the folder from before: opened beside the keys of today they forget it first, read otherwise they do not",
+    "older copies of the folder: opened with the current keys they apply the deletion first; read otherwise they do not",
 )
 
 
@@ -485,7 +488,7 @@ def _moment(at: Microseconds | None) -> datetime | None:
 
 def _who(by: str | None) -> str:
     if by is not None:
-        return kept_text(by, "who does it", hint="by='anna'")
+        return kept_text(by, "by", hint="by='anna'")
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the process runs as a user id without a name
@@ -493,7 +496,7 @@ def _who(by: str | None) -> str:
 
 
 def _why(reason: str | None) -> str | None:
-    return None if reason is None else kept_text(reason, "a reason", hint="reason='asked for it'")
+    return None if reason is None else kept_text(reason, "reason", hint="reason='asked for it'")
 
 
 def _shape(where: str) -> str:

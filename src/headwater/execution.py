@@ -59,7 +59,7 @@ class ExecutionContext:
     log: Log
     clock: Clock
     views: Callable[[], Views]
-    outside: Callable[[], Supervisor]
+    supervisor: Callable[[], Supervisor]
 
 
 def execute(
@@ -67,13 +67,13 @@ def execute(
     statement: s.Statement,
     clock: Clock,
     views: Callable[[], Views],
-    outside: Callable[[], Supervisor],
+    supervisor: Callable[[], Supervisor],
 ) -> pa.Table | None:
     """Run one statement; SHOW, DESCRIBE, EXPLAIN and queries return a table, others None."""
     if isinstance(statement, s.ConnectorStatement):
-        return outside().execute(statement)
+        return supervisor().execute(statement)
     try:
-        return _HANDLERS[type(statement)](ExecutionContext(log, clock, views, outside), statement)
+        return _HANDLERS[type(statement)](ExecutionContext(log, clock, views, supervisor), statement)
     except TopicNotFoundError as error:
         raise _about_views(log, statement, error, views) from None
 
@@ -103,7 +103,7 @@ def _create_view(on: ExecutionContext, statement: s.CreateView) -> None:
 
 def _drop_view(on: ExecutionContext, statement: s.DropView) -> None:
     _refuse_standing(on.log, statement)
-    _drop_followers(on, statement)
+    _drop_sinks_and_alerts(on, statement)
     on.views().declarations.drop(statement)
 
 
@@ -120,8 +120,9 @@ def _refuse_standing(log: Log, statement: s.DropView) -> None:
     found = log.entries("view").get(statement.name)
     if found is not None and parse_standing(found.document["query"]) is not None:
         raise UsageError(
-            f"view {found.name!r} shows the matches of stored queries, which go with it",
+            f"view {found.name!r} belongs to a standing query, and is dropped with it",
             hint=f"DROP STANDING QUERY {quote(found.name)}",
+            view=found.name,
         )
 
 
@@ -166,7 +167,7 @@ def _drop_standing(on: ExecutionContext, statement: s.DropStanding) -> None:
             return
         raise
     drop = s.DropView(name, cascade=statement.cascade)
-    _drop_followers(on, drop)
+    _drop_sinks_and_alerts(on, drop)
     on.views().declarations.drop(drop)
     _drop_stored(on, standing.queries)
 
@@ -183,7 +184,7 @@ def _drop_stored(on: ExecutionContext, queries: str) -> None:
         _drop_topic(on, s.DropTopic(queries, if_exists=True))
 
 
-def _drop_followers(on: ExecutionContext, statement: s.DropView) -> None:
+def _drop_sinks_and_alerts(on: ExecutionContext, statement: s.DropView) -> None:
     """Drop the sinks and alerts on a view, and on the views that read it, if `cascade` is given; otherwise raise
     UsageError for them."""
     if not on.log.entries(SINK) and not on.log.entries(ALERT):
@@ -193,22 +194,20 @@ def _drop_followers(on: ExecutionContext, statement: s.DropView) -> None:
         from headwater.engine.collections.dependencies import above
 
         gone = above(on.log, statement.name)
-    followers = [name for view in gone for name in on.outside().sinks.of_view(view)]
-    if followers and not statement.cascade:
-        raise UsageError(
-            f"view {statement.name!r} cannot be dropped: it is followed by {', '.join(followers)}",
-            hint=f"DROP SINK {quote(followers[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
-        )
-    alerts = [name for view in gone for name in on.outside().alerts.of_view(view)]
-    if alerts and not statement.cascade:
-        raise UsageError(
-            f"view {statement.name!r} cannot be dropped: it is watched by {', '.join(alerts)}",
-            hint=f"DROP ALERT {quote(alerts[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
-        )
-    for name in followers:
-        on.outside().execute(s.DropSink(name, if_exists=True))
+    sinks = [name for view in gone for name in on.supervisor().sinks.of_view(view)]
+    alerts = [name for view in gone for name in on.supervisor().alerts.of_view(view)]
+    for kind, readers in (("sink", sinks), ("alert", alerts)):
+        if readers and not statement.cascade:
+            facts: dict[str, Any] = {"view": statement.name, f"{kind}s": readers}
+            raise UsageError(
+                f"view {statement.name!r} cannot be dropped: it is read by {kind} {', '.join(readers)}",
+                hint=f"DROP {kind.upper()} {quote(readers[0])} first, or DROP VIEW {quote(statement.name)} CASCADE",
+                **facts,
+            )
+    for name in sinks:
+        on.supervisor().execute(s.DropSink(name, if_exists=True))
     for name in alerts:
-        on.outside().execute(s.DropAlert(name, if_exists=True))
+        on.supervisor().execute(s.DropAlert(name, if_exists=True))
 
 
 def create(log: Log, definition: TopicDefinition) -> None:
@@ -225,7 +224,7 @@ def create(log: Log, definition: TopicDefinition) -> None:
             if existing is None:
                 raise
     if changes := catalog.difference(existing, definition):
-        raise _exists(existing.name, changes, "ALTER TOPIC changes a topic that is there")
+        raise _exists(existing.name, changes, "ALTER TOPIC changes an existing topic")
 
 
 def _add_column(on: ExecutionContext, statement: s.AddColumn) -> None:
@@ -293,7 +292,7 @@ def _create_topic(on: ExecutionContext, statement: s.CreateTopic) -> None:
     if statement.if_not_exists or (statement.or_replace and not changes):
         return
     if not statement.or_replace:
-        hint = f"CREATE TOPIC IF NOT EXISTS {quote(definition.name)} leaves it as it is"
+        hint = f"CREATE TOPIC IF NOT EXISTS {quote(definition.name)} leaves it unchanged"
         raise _exists(existing.name, changes, hint)
     _refuse_replacing(log, existing, changes)
     log.replace_topic(existing, definition)
@@ -304,7 +303,7 @@ def _refuse_replacing(log: Log, existing: TopicDefinition, changes: list[str]) -
         raise _exists(
             existing.name,
             changes,
-            "only a topic without records is replaced; ALTER TOPIC changes one that has some",
+            "only a topic without records can be replaced; ALTER TOPIC changes one with records",
         )
     _refuse_while_read(log, existing.name, "replaced")
 
@@ -327,7 +326,7 @@ def _create_topic_as(on: ExecutionContext, statement: s.CreateTopicAs) -> None:
     check_new(definition)
     changes = catalog.difference(existing, definition) if existing is not None else []
     if existing is not None and unfinished is None and not statement.or_replace:
-        raise _exists(existing.name, changes, f"CREATE TOPIC IF NOT EXISTS {quote(name)} leaves it as it is")
+        raise _exists(existing.name, changes, f"CREATE TOPIC IF NOT EXISTS {quote(name)} leaves it unchanged")
     if existing is not None and (changes or unfinished is None):
         _refuse_replacing(log, existing, changes)
     if unfinished is None:
@@ -373,13 +372,13 @@ def _private_in_copy(on: ExecutionContext, statement: s.CreateTopicAs) -> Mappin
     except StatementError:  # the query may still run once, but its columns are not traced
         copied = None
     if copied is not None:
-        told = [one for one in copied if one.by is None]
-        if not told:
+        untraced = [one for one in copied if one.by is None]
+        if not untraced:
             return {one.column: one.by for one in copied if one.by is not None}
-        why, remedy = told[0].why, told[0].remedy
-    made = f"CREATE TOPIC {quote(statement.name)} (...) with columns PRIVATE BY the subject, and append what a query gives"
+        why, remedy = untraced[0].why, untraced[0].remedy
+    made = f"CREATE TOPIC {quote(statement.name)} (...) with columns PRIVATE BY the subject, and append the rows of a query"
     raise UsageError(
-        f"topic {statement.name!r} would be a copy of {hides[0]} in plain: {why}",
+        f"topic {statement.name!r} would be an unencrypted copy of {hides[0]}: {why}",
         hint=made if remedy is None else f"{remedy}; or {made}",
         topic=statement.name,
     )
@@ -416,11 +415,11 @@ def _finish(log: Log, name: str) -> None:
 
 
 def _exists(name: str, changes: list[str], hint: str) -> TopicExistsError:
-    said = "and is the same" if not changes else "and differs"
+    said = "with the same definition" if not changes else "with another definition"
     detail = "".join(f"\n    {line}" for line in changes)
     return TopicExistsError(
-        f"topic {name!r} is there already {said}",
-        detail=f"- is there, + is asked for{detail}" if changes else None,
+        f"topic {name!r} already exists {said}",
+        detail=f"- existing, + requested{detail}" if changes else None,
         hint=hint,
         topic=name,
         difference=changes,
@@ -559,10 +558,10 @@ def explain(log: Log, name: str) -> pa.Table:
     if topic.captured_by is not None:
         facts["captured by"] = f"source {topic.captured_by}"
     for one in topic.dropped:
-        goes_on = "views go on with NULL" if one.accepted else "views that read it are stopped"
+        goes_on = "views continue with NULL" if one.accepted else "views that read it are stopped"
         facts[f"dropped column {one.column}"] = f"{one.change}; {goes_on}"
     if name in log.entries(COPY):
-        facts["unfinished"] = "CREATE TOPIC ... AS did not end: run it again, or DROP TOPIC"
+        facts["unfinished"] = "CREATE TOPIC ... AS did not finish: run it again, or DROP TOPIC"
     for partition, info in log.partitions(name).items():
         watermark = "none" if info.watermark is None else from_us(info.watermark).isoformat()
         facts[f"partition {partition}"] = (
@@ -581,13 +580,13 @@ def _time_facts(log: Log, topic: TopicDefinition) -> dict[str, str]:
     """Return how the watermark of a topic advances, the watermarks of its producers, and its clock correction."""
     facts: dict[str, str] = {}
     if topic.time is not None and topic.watermark == "producers":
-        facts["watermark"] = f"what its producers have promised of {topic.time}"
+        facts["watermark"] = f"the lowest that its producers declare for {topic.time}"
     elif topic.time is not None:
-        facts["watermark"] = f"{topic.time} less {format_span(topic.lateness_us)}"
+        facts["watermark"] = f"{topic.time} minus {format_span(topic.lateness_us)}"
     bounds = {
         "max_ahead": "rows further ahead of their append time do not raise the watermark",
-        "idle_after": "a silent partition is raised by a running engine",
-        "producer_timeout": "a silent producer is retired by a running engine",
+        "idle_after": "a running engine advances an idle partition",
+        "producer_timeout": "a running engine retires an idle producer",
     }
     for option, meaning in bounds.items():
         if (span := getattr(topic, f"{option}_us")) is not None:
@@ -596,11 +595,11 @@ def _time_facts(log: Log, topic: TopicDefinition) -> dict[str, str]:
         facts["clock"] = f"of {topic.clock}: {topic.occurred} and {topic.sent} give {', '.join(STORED.names)}"
     for producer, promise in sorted(log.producer_watermarks(topic.name).items()):
         said = (
-            "promised nothing yet, which holds the watermark"
+            "no watermark declared yet, which holds back that of the topic"
             if promise.moment is None
-            else f"promised {from_us(promise.moment).isoformat()}"
+            else f"declared {from_us(promise.moment).isoformat()}"
         )
-        facts[f"producer {producer}"] = f"{said}, heard of at {from_us(promise.heard_at).isoformat()}"
+        facts[f"producer {producer}"] = f"{said}, last heard from at {from_us(promise.heard_at).isoformat()}"
     return facts
 
 
@@ -654,9 +653,11 @@ def _describe(on: ExecutionContext, statement: s.Describe) -> pa.Table:
 def _explain(on: ExecutionContext, statement: s.Explain) -> pa.Table:
     log, name, kind = on.log, statement.name, statement.kind
     is_view = _is_view(log, name)
-    has_outside = bool(log.entries(SOURCE) or log.entries(SINK)) and not (is_view or name in log.topics())
-    if (kind or has_outside) and (told := on.outside().explain(name, kind)) is not None:
-        return told
+    may_be_connector = bool(log.entries(SOURCE) or log.entries(SINK)) and not (
+        is_view or name in log.topics()
+    )
+    if (kind or may_be_connector) and (explained := on.supervisor().explain(name, kind)) is not None:
+        return explained
     return on.views().reports.explain(name) if is_view else explain(log, name)
 
 

@@ -65,12 +65,12 @@ class CollectedMetrics:
     """The metrics of a workspace at one moment. Every family is present, also without samples."""
 
     def __init__(
-        self, log: Log, clock: Clock, views: Views, outside: Supervisor, free_bytes: int | None
+        self, log: Log, clock: Clock, views: Views, supervisor: Supervisor, free_bytes: int | None
     ) -> None:
         self._log = log
         self._clock = clock
         self._views = views
-        self._outside = outside
+        self._supervisor = supervisor
         self._free_bytes = free_bytes
         self._now = clock.now_us()
 
@@ -86,9 +86,9 @@ class CollectedMetrics:
         yield from self._sources()
         yield from self._sinks()
         yield from self._queues()
-        waiting: Mapping[Any, float] = self._outside.waiting_letters()
-        yield _gauge("headwater_dead_letters", "Letters that wait for somebody.", ("kind", "owner"), waiting)
-        left_out = {(one.kind, one.name, one.outcome): one.rows for one in self._outside.rejected()}
+        waiting: Mapping[Any, float] = self._supervisor.open_letters()
+        yield _gauge("headwater_dead_letters", "Dead letters that are open.", ("kind", "owner"), waiting)
+        left_out = {(one.kind, one.name, one.outcome): one.rows for one in self._supervisor.rejected()}
         yield _counter(
             "headwater_rejected_rows",
             "Rows that were rejected, diverted, late or dropped.",
@@ -103,7 +103,7 @@ class CollectedMetrics:
 
     @cached_property
     def _health(self) -> Health:
-        return self._outside.health()
+        return self._supervisor.health()
 
     def _healths(self) -> Iterator[Metric]:
         """Yield the health of every component, as `headwater status` shows it."""
@@ -171,21 +171,21 @@ class CollectedMetrics:
         tick = {} if manifest is None else {(): manifest.tick}
         yield _gauge("headwater_tick", "The number of the newest tick.", (), tick)
         age = {} if manifest is None else {(): self._seconds_since(manifest.committed_at)}
-        yield _gauge("headwater_tick_age_seconds", "How long ago it was committed.", (), age)
+        yield _gauge("headwater_tick_age_seconds", "Age of the newest tick.", (), age)
         kept = {} if manifest is None else {(): len(self._views.store.ticks())}
-        yield _gauge("headwater_ticks_kept", "Ticks that can be read at once.", (), kept)
-        figures = figures_of(manifest)
-        durations = HistogramMetricFamily("headwater_tick_seconds", "How long ticks took.")
+        yield _gauge("headwater_ticks_kept", "Ticks that are kept.", (), kept)
+        totals = figures_of(manifest)
+        durations = HistogramMetricFamily("headwater_tick_seconds", "Duration of ticks.")
         bounds = [*map(str, BOUNDS_S), "+Inf"]
-        counts = list(accumulate(figures.counts))
-        durations.add_metric([], list(zip(bounds, counts, strict=True)), figures.seconds)
+        counts = list(accumulate(totals.counts))
+        durations.add_metric([], list(zip(bounds, counts, strict=True)), totals.seconds)
         yield durations
-        phases = {(name,): seconds for name, seconds in figures.phases.items()}
+        phases = {(name,): seconds for name, seconds in totals.phases.items()}
         yield _counter("headwater_tick_phase_seconds", "Seconds of ticks by phase.", ("phase",), phases)
-        yield _counter("headwater_tick_rows", "Rows of the log taken in by ticks.", (), {(): figures.rows})
+        yield _counter("headwater_tick_rows", "Rows of the log that ticks have read.", (), {(): totals.rows})
         held = () if manifest is None else manifest.arrangements.values()
         size = {} if manifest is None else {(): sum(ref.length for refs in held for ref in refs)}
-        yield _gauge("headwater_state_bytes", "Bytes of state that the newest tick stands on.", (), size)
+        yield _gauge("headwater_state_bytes", "Bytes of state of the newest tick.", (), size)
 
     def _of_views(self, manifest: Manifest | None) -> Iterator[Metric]:
         found = standings(self._log, manifest)
@@ -193,10 +193,10 @@ class CollectedMetrics:
         status = {(v.view, s): int(v.status == s) for v in found for s in STATUSES}
         yield _gauge("headwater_view_status", "1 for the status that a view has.", ("view", "status"), status)
         behind = {(v.view,): v.behind_rows for v in found}
-        yield _gauge("headwater_view_lag_rows", "Rows of the log that a view has not taken in.", of, behind)
+        yield _gauge("headwater_view_lag_rows", "Rows of the log that a view has not read.", of, behind)
         ended = {(v.view, outcome): v.ledger[outcome] for v in found for outcome in OUTCOMES}
         yield _counter(
-            "headwater_view_input_rows", "What became of the rows it read.", ("view", "outcome"), ended
+            "headwater_view_input_rows", "Rows that a view has read, by outcome.", ("view", "outcome"), ended
         )
         delay = {(v.view,): self._delay(v) for v in found if v.watermark is not None}
         yield _gauge(
@@ -206,23 +206,25 @@ class CollectedMetrics:
             delay,
         )
         share = {(v.view,): v.ledger["dropped"] / v.ledger["read"] for v in found if v.ledger["read"]}
-        yield _gauge("headwater_view_dropped_share", "Of the rows it read, the part it dropped.", of, share)
+        yield _gauge(
+            "headwater_view_dropped_share", "Share of the rows read by a view that it dropped.", of, share
+        )
         recent = {(v.view,): self._recent_share(v, manifest, "dropped") for v in found if v.ledger["read"]}
         yield _gauge(
             "headwater_view_recent_dropped_share",
-            "The same of the rows it read in the last five minutes.",
+            "Share of the rows read by a view in the last five minutes that it dropped.",
             of,
             recent,
         )
         late = {(v.view,): self._recent_share(v, manifest, "diverted") for v in found if v.ledger["read"]}
         yield _gauge(
             "headwater_view_recent_late_share",
-            "Of the rows it read in the last five minutes, the part that came too late and is in <view>.late.",
+            "Share of the rows read by a view in the last five minutes that were late and are in <view>.late.",
             of,
             late,
         )
         size = {} if manifest is None else {(v.view,): _size(manifest, v.view) for v in found}
-        yield _gauge("headwater_view_state_bytes", "Bytes that a view keeps.", of, size)
+        yield _gauge("headwater_view_state_bytes", "Bytes of state of a view.", of, size)
 
     def _recent_share(self, view: ViewStatus, manifest: Manifest | None, outcome: str) -> float:
         """Return the share of rows with an outcome, among the rows that a view has read within `RECENT_US`."""
@@ -252,36 +254,45 @@ class CollectedMetrics:
     # --- external systems ------------------------------------------------------------------------------------------
 
     def _sources(self) -> Iterator[Metric]:
-        known = self._outside.sources.definitions() if self._log.entries(SOURCE) else {}
-        facts: Mapping[str, Mapping[str, Any]] = self._outside.sources.facts() if known else {}
+        known = self._supervisor.sources.definitions() if self._log.entries(SOURCE) else {}
+        facts: Mapping[str, Mapping[str, Any]] = self._supervisor.sources.facts() if known else {}
         of = ("source",)
 
         def each(what: str) -> dict[tuple[str, ...], float]:
             return {(s,): float(f[what]) for s, f in facts.items() if f.get(what) is not None}
 
         up = {(s,): self._is_up("source", s) for s in known}
-        yield _gauge("headwater_source_up", "Whether a source is captured.", of, up)
-        yield _counter("headwater_source_rows", "Rows since it was started.", of, each("rows"))
+        yield _gauge("headwater_source_up", "Whether a source is running.", of, up)
         yield _counter(
-            "headwater_source_commits", "Commits of the log since it was started.", of, each("commits")
+            "headwater_source_rows", "Rows captured since the source was started.", of, each("rows")
+        )
+        yield _counter(
+            "headwater_source_commits",
+            "Commits to the log since the source was started.",
+            of,
+            each("commits"),
         )
         age = {
             (s,): self._seconds_since(f["committed_at"])
             for s, f in facts.items()
             if f.get("committed_at") is not None
         }
-        yield _gauge("headwater_source_last_commit_age_seconds", "How long ago the last was.", of, age)
+        yield _gauge(
+            "headwater_source_last_commit_age_seconds", "Age of the last commit of a source.", of, age
+        )
         retained, behind = each("retained_bytes"), each("behind_bytes")
         yield _gauge(
             "headwater_source_retained_wal_bytes", "WAL that the server keeps for its slot.", of, retained
         )
         yield _gauge("headwater_source_unconfirmed_wal_bytes", "WAL not yet in the log.", of, behind)
         over = each("over_budget")
-        yield _gauge("headwater_source_over_wal_budget", "Whether it keeps more WAL than it may.", of, over)
+        yield _gauge(
+            "headwater_source_over_wal_budget", "Whether the slot retains more WAL than its budget.", of, over
+        )
         yield from self._sent_to(known, facts)
         yield _gauge(
             "headwater_source_recent_rejected",
-            "Deliveries, lines and datagrams that it refused or lost in the last five minutes.",
+            "Deliveries, lines and datagrams that a source rejected or lost in the last five minutes.",
             of,
             each("recent_rejected"),
         )
@@ -299,7 +310,7 @@ class CollectedMetrics:
         delivered = {(s, outcome): n for s, c in each("webhook").items() for outcome, n in c.items()}
         yield _counter(
             "headwater_source_deliveries",
-            "What became of what was posted to it, since it was served.",
+            "Deliveries to a webhook since the server was started, by outcome.",
             ("source", "outcome"),
             delivered,
         )
@@ -321,71 +332,71 @@ class CollectedMetrics:
         }
         yield _counter(
             "headwater_source_dropped_packets",
-            "Datagrams that nobody had room for.",
+            "Datagrams dropped because a buffer was full.",
             ("source", "by"),
             dropped,
         )
 
     def _sinks(self) -> Iterator[Metric]:
-        known = self._outside.sinks.definitions() if self._log.entries(SINK) else {}
-        facts = self._outside.sinks.facts() if known else {}
+        known = self._supervisor.sinks.definitions() if self._log.entries(SINK) else {}
+        facts = self._supervisor.sinks.facts() if known else {}
         of = ("sink", "view", "kind")
         named = {name: (name, made.view, made.kind) for name, made in known.items()}
 
         def each(part: str, what: str) -> dict[tuple[str, ...], float]:
-            told = {name: facts[name][part][what] for name in named if name in facts}
-            return {named[name]: float(value) for name, value in told.items() if value is not None}
+            reported = {name: facts[name][part][what] for name in named if name in facts}
+            return {named[name]: float(value) for name, value in reported.items() if value is not None}
 
         up = {labels: self._is_up("sink", name) for name, labels in named.items()}
-        yield _gauge("headwater_sink_up", "Whether a sink is kept in step.", of, up)
+        yield _gauge("headwater_sink_up", "Whether a sink is running.", of, up)
         for what in ("rows", "ticks", "seconds"):
             lag = each("lag", what)
-            yield _gauge(f"headwater_sink_lag_{what}", f"How far it is behind its view, in {what}.", of, lag)
+            yield _gauge(f"headwater_sink_lag_{what}", f"Lag of a sink behind its view, in {what}.", of, lag)
         withheld = each("status", "withheld")
-        yield _gauge("headwater_sink_refused_rows", "Rows that its target does not take.", of, withheld)
+        yield _gauge("headwater_sink_refused_rows", "Rows that the target rejects.", of, withheld)
         applied = each("status", "applied_rows")
-        yield _counter("headwater_sink_applied_rows", "Rows written since it was started.", of, applied)
+        yield _counter("headwater_sink_applied_rows", "Rows written since the sink was started.", of, applied)
         tries = each("status", "attempts")
-        yield _gauge("headwater_sink_failed_attempts", "Attempts since one worked.", of, tries)
+        yield _gauge("headwater_sink_failed_attempts", "Failed attempts since the last success.", of, tries)
         circuits = {name: facts[name]["status"].get("circuit") for name in named if name in facts}
         left = {named[name]: int(state != "closed") for name, state in circuits.items() if state is not None}
         yield _gauge(
             "headwater_sink_circuit_open",
-            "Whether its target is left alone after failures in a row.",
+            "Whether the circuit is open after repeated failures.",
             of,
             left,
         )
 
     def _queues(self) -> Iterator[Metric]:
-        ledgers = self._outside.queues()
+        ledgers = self._supervisor.queues()
         found = [
             standing_of(self._log, self._clock, ledgers.of(name)) for name in sorted(self._log.entries(QUEUE))
         ]
         of = ("queue", "topic")
 
         def each(what: str) -> dict[tuple[str, ...], float]:
-            told = {(q.queue, q.topic): getattr(q, what) for q in found}
-            return {at: float(value) for at, value in told.items() if value is not None}
+            reported = {(q.queue, q.topic): getattr(q, what) for q in found}
+            return {at: float(value) for at, value in reported.items() if value is not None}
 
         for what, said in (
-            ("waiting", "Messages to be had now."),
-            ("leased", "Messages that workers hold."),
-            ("delayed", "Messages that wait for their time."),
-            ("dead", "Messages that were given up."),
+            ("waiting", "Messages ready for delivery."),
+            ("leased", "Messages leased to workers."),
+            ("delayed", "Messages that are delayed."),
+            ("dead", "Messages that are dead letters."),
         ):
             yield _gauge(f"headwater_queue_{what}_messages", said, of, each(what))
         yield _gauge(
             "headwater_queue_oldest_seconds",
-            "Age of the oldest message not done.",
+            "Age of the oldest message that is not acknowledged.",
             of,
             each("oldest_seconds"),
         )
-        yield _gauge("headwater_queue_workers", "Workers that hold messages.", of, each("workers"))
+        yield _gauge("headwater_queue_workers", "Workers with leased messages.", of, each("workers"))
         for what, said in (
             ("delivered", "Deliveries of messages."),
             ("acknowledged", "Messages acknowledged."),
-            ("returned", "Messages given back."),
-            ("lapsed", "Leases of messages that ran out."),
+            ("returned", "Messages returned by workers."),
+            ("lapsed", "Leases that expired."),
         ):
             yield _counter(f"headwater_queue_{what}_messages", said, of, each(what))
 

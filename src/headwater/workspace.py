@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headwater.catalog.connectors import ALERT, DELETION, SINK, SOURCE
-from headwater.catalog.definitions import TopicDefinition, define_topic
-from headwater.core.arguments import span_us, tick_token, whole_number
 from headwater.core.arguments import text as text_of
+from headwater.core.arguments import tick_token, whole_number
 from headwater.core.clock import Clock, SystemClock
 from headwater.core.errors import UsageError
 from headwater.core.positions import Receipt
 from headwater.core.settings import DURABILITIES, Durability, LogSettings
 from headwater.core.storage import Storage
-from headwater.core.types import normalize_schema
 from headwater.engine.row_errors.rejected_row_counts import since
 from headwater.events.workspace_events import EventSourcing
 from headwater.execution import create as create_topic
@@ -34,14 +32,15 @@ from headwater.log.protocol import CursorInfo, Finding, Log, MaintenanceReport
 from headwater.log.topic import Topic
 from headwater.log.transaction import Transaction, append_moving
 from headwater.queues.workspace_queues import Sharing
-from headwater.sql.parser import parse, parse_columns
-from headwater.sql.statements import QueryText, TopicColumns
+from headwater.sql.parser import parse
+from headwater.sql.statements import QueryText
+from headwater.sql.topic_arguments import columns_of, definition_of, key_of
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.connectors.dead_letters.dead_letters import Dead
+    from headwater.connectors.dead_letters.dead_letters import DeadLetters
     from headwater.connectors.handles import SinkHandle, SourceHandle
     from headwater.connectors.manage.queue_webhooks import Poster
     from headwater.connectors.supervisor import Supervisor
@@ -107,7 +106,11 @@ def open(
     clock = clock or SystemClock()
     if durability is not None:
         if durability not in DURABILITIES:
-            raise UsageError(f"durability is one of {', '.join(DURABILITIES)}, not {durability!r}")
+            raise UsageError(
+                f"durability is one of {', '.join(DURABILITIES)}, not {durability!r}",
+                argument="durability",
+                value=durability,
+            )
         settings = dataclasses.replace(settings or LogSettings(), durability=durability)
     kept = None if keep_ticks is None else whole_number(keep_ticks, "keep_ticks", least=1)
     place = _place(path)
@@ -139,8 +142,9 @@ def _place(path: Any) -> str:
         place = None
     if not isinstance(place, str) or place in ("", ":memory:"):
         raise UsageError(
-            f"a workspace is opened by the path of its folder, not {path!r}",
-            hint=f'hw.open("shop"), or hw.open("{MEMORY}") for one that is kept nowhere',
+            f"the path of a workspace must be a folder, not {path!r}",
+            hint=f'hw.open("shop"), or hw.open("{MEMORY}") for one in memory',
+            reason="not-a-path",
         )
     return place
 
@@ -150,7 +154,9 @@ def _refuse_file(folder: Path) -> None:
     nearest = next((place for place in (folder, *folder.parents) if place.exists()), None)
     if nearest is not None and not nearest.is_dir():
         raise UsageError(
-            f"there can be no workspace at {folder}: {nearest} is a file", hint="name a folder, or a new one"
+            f"no workspace can be created at {folder}: {nearest} is a file",
+            hint="name a folder, or one that does not exist yet",
+            file=str(nearest),
         )
 
 
@@ -179,7 +185,7 @@ class Workspace(EventSourcing, Sharing):
         `deliveries`. See `Poster`, and `PostOptions` for the options."""
         from headwater.connectors.manage.queue_webhooks import Poster, PostOptions
 
-        made = Poster(self.queue(queue), url, PostOptions.given(options))
+        made = Poster(self.queue(queue), url, PostOptions.from_mapping(options))
         self._queues.workers.add(made)
         return made
 
@@ -207,7 +213,7 @@ class Workspace(EventSourcing, Sharing):
                 self._clock,
                 root,
                 lambda: self._views,
-                self._figures,
+                self._collect_metrics,
                 lambda: self._queues,
             )
             self._connected.erasure.excise = self._deletions.excise_copies
@@ -227,7 +233,7 @@ class Workspace(EventSourcing, Sharing):
     def sql(self, text: str) -> pa.Table | None:
         """Parse all of one or more statements, then run them in order. Returns the last result: a table or None."""
         result = None
-        for statement in parse(text_of(text, "a statement", hint='ws.sql("SHOW TOPICS")')):
+        for statement in parse(text_of(text, "statement", hint='ws.sql("SHOW TOPICS")')):
             result = execute(self.log, statement, self._clock, lambda: self._views, lambda: self._outside)
         return result
 
@@ -235,29 +241,29 @@ class Workspace(EventSourcing, Sharing):
         """Return the view of that name."""
         from headwater.views.view_handle import View
 
-        return View(self._views, text_of(name, "the name of a view", hint='ws.view("revenue")'))
+        return View(self._views, text_of(name, "view", hint='ws.view("revenue")'))
 
     def standing(self, name: str) -> StandingQueries:
         """Return the stored queries of a CREATE STANDING QUERY, to add, remove and list; the view of that name has
         their matches."""
         from headwater.views.standing_queries import StandingQueries
 
-        known = text_of(name, "the name of a standing query", hint='ws.standing("news")')
+        known = text_of(name, "standing query", hint='ws.standing("news")')
         return StandingQueries(self.log, self._clock, known)
 
     def source(self, name: str) -> SourceHandle:
         """Return the source of that name."""
         from headwater.connectors.handles import SourceHandle
 
-        return SourceHandle(self._outside, text_of(name, "the name of a source", hint='ws.source("shop")'))
+        return SourceHandle(self._outside, text_of(name, "source", hint='ws.source("shop")'))
 
     def sink(self, name: str) -> SinkHandle:
         """Return the sink of that name."""
         from headwater.connectors.handles import SinkHandle
 
-        return SinkHandle(self._outside, text_of(name, "the name of a sink", hint='ws.sink("cache")'))
+        return SinkHandle(self._outside, text_of(name, "sink", hint='ws.sink("cache")'))
 
-    def dead(self) -> Dead:
+    def dead(self) -> DeadLetters:
         """Return the dead letters, to list, edit, drop and replay: rows that views and sinks with on_error = 'divert'
         rejected, and messages that queues gave up."""
         return self._outside.dead()
@@ -265,7 +271,7 @@ class Workspace(EventSourcing, Sharing):
     def sink_function(self, name: str, fn: Callable[..., Any]) -> None:
         """Declare a function for sinks of kind PYTHON: `fn(change, key)` gets a pyarrow Table of a change, and a key unique to
         the call, the same when the call is retried. Functions are not stored: the process that runs the sink declares them."""
-        self._outside.sinks.declared.functions[text_of(name, "the name of a function")] = fn
+        self._outside.sinks.declared.functions[text_of(name, "function")] = fn
 
     @property
     def _deletions(self) -> Deletions:
@@ -316,16 +322,16 @@ class Workspace(EventSourcing, Sharing):
         captured += self._outside.captured_rows()
         report = self._views.run(rows)
         if self.log.entries(SINK):
-            excised = self._outside.erasure.follow()  # first: append-only targets stop at deleted rows
+            excised = self._outside.erasure.erase()  # first: append-only targets stop at deleted rows
             self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
             while (
-                self._outside.erasure.follow() or excised
+                self._outside.erasure.erase() or excised
             ):  # excisions of copies in topics, which views and other sinks may read
                 excised = False
                 report = report.and_then(self._views.run(rows))
                 self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
         if self.log.entries(ALERT):
-            self._outside.look_at_alerts()
+            self._outside.evaluate_alerts()
         rejected = since(before, self._outside.rejected())
         return dataclasses.replace(report, rejected=rejected, captured=captured)
 
@@ -354,7 +360,7 @@ class Workspace(EventSourcing, Sharing):
         receipt of an append that the result must include: the query waits for it, or, if no engine runs, advances the views.
         With a source, `after` may be a position in its system, such as an LSN of Postgres that was read after a commit.
         """
-        query = text_of(text, "a query", hint='ws.query("SELECT * FROM revenue")')
+        query = text_of(text, "query", hint='ws.query("SELECT * FROM revenue")')
         if isinstance(after, (str, int)):
             after = self._outside.receipt(after, timeout)
         return self._views.reads.query(query, as_of=as_of, after=after, timeout_ms=timeout * 1000)
@@ -380,9 +386,9 @@ class Workspace(EventSourcing, Sharing):
         from headwater.serving.subscribe import ROWS_MAX
 
         hint = 'ws.subscribe("SELECT * FROM revenue")'
-        found = list(parse(text_of(text, "a query", hint=hint)))
+        found = list(parse(text_of(text, "query", hint=hint)))
         if len(found) != 1 or not isinstance(found[0], QueryText):
-            raise UsageError("a subscription is to one SELECT", hint=hint)
+            raise UsageError("a subscription must be exactly one SELECT", hint=hint, reason="not-a-select")
         return self._views.reads.subscribe(
             found[0],
             None if since is None else tick_token(since, "since"),
@@ -456,17 +462,17 @@ class Workspace(EventSourcing, Sharing):
         """
         from headwater.views.udf_declarations import FoldFunction
 
-        text_of(topic, "the name of a topic")
-        columns = _key(key)
+        text_of(topic, "topic")
+        columns = key_of(key)
         if not columns:
-            raise UsageError(f"fold {name!r} has no key", hint='key="account"')
+            raise UsageError(f"fold {name!r} has no key", hint='key="account"', fold=name)
         fold = FoldFunction(zero, step, per_row)
         self._views.declarations.declare(name, lambda d: d.fold(name, topic, columns, fold, returns, version))
         return self.view(name)
 
     def spark(self, name: str) -> DataFrame:
         """Return a view or topic at the newest tick as a Spark DataFrame."""
-        return self._views.reads.frame(text_of(name, "the name of a view", hint='ws.spark("revenue")'))
+        return self._views.reads.frame(text_of(name, "view", hint='ws.spark("revenue")'))
 
     def topic(
         self,
@@ -485,16 +491,18 @@ class Workspace(EventSourcing, Sharing):
         partition_by, retention and so on. `private` lists the columns to encrypt, each with the column that names its
         subject: {"email": "user"}. TopicExistsError, with the difference, if the topic exists with another definition.
         """
-        text_of(name, "the name of a topic", hint='ws.topic("clicks")')
+        text_of(name, "topic", hint='ws.topic("clicks")')
         if schema is None:
             if options or any(given is not None for given in (key, time, lateness, private)):
                 raise UsageError(
                     f"topic {name!r} is given options but no schema",
-                    hint="give its columns to make it: schema='id BIGINT, at TIMESTAMP'",
+                    hint="pass its columns to create it: schema='id BIGINT, at TIMESTAMP'",
+                    topic=name,
+                    reason="no-schema",
                 )
         else:
-            columns = _columns(name, schema, key, time)
-            create_topic(self.log, _definition(name, columns, lateness, private, options))
+            columns = columns_of(name, schema, key, time)
+            create_topic(self.log, definition_of(name, columns, lateness, private, options))
         return Topic(self.log, name, self._clock)
 
     def _newest_tick(self) -> int:
@@ -522,7 +530,9 @@ class Workspace(EventSourcing, Sharing):
         """
         if not isinstance(rows, Mapping):
             raise UsageError(
-                "ws.append takes the rows of each topic", hint='ws.append({"orders": rows, "payments": rows})'
+                "ws.append takes a mapping from topics to rows",
+                hint='ws.append({"orders": rows, "payments": rows})',
+                reason="not-a-mapping",
             )
         return append_moving(
             self.log,
@@ -564,9 +574,9 @@ class Workspace(EventSourcing, Sharing):
         """Return current metrics in Prometheus' text format: rows, lags, ticks by phase, watermarks, sinks, disk."""
         from headwater.metrics import exposition
 
-        return exposition(self._figures())
+        return exposition(self._collect_metrics())
 
-    def _figures(self) -> Iterable[Metric]:
+    def _collect_metrics(self) -> Iterable[Metric]:
         from headwater.metrics import CollectedMetrics
 
         free = shutil.disk_usage(self.path).free if self.path else None
@@ -605,7 +615,7 @@ class Workspace(EventSourcing, Sharing):
         if isinstance(topics, str):
             topics = [topics]
         for name in topics or ():
-            self.log.topic(text_of(name, "the name of a topic"))
+            self.log.topic(text_of(name, "topic"))
         found: list[Finding] = []
         views: list[ViewCheck] = []
         checked = 0
@@ -643,58 +653,3 @@ class Workspace(EventSourcing, Sharing):
 
 def _tick_rows(rows: Any) -> int | None:
     return None if rows is None else whole_number(rows, "tick_rows", least=1)
-
-
-def _columns(
-    name: str, schema: pa.Schema | str, key: str | Sequence[str] | None, time: str | None
-) -> TopicColumns:
-    """Return the columns of a new topic, with the key and the time column given as options."""
-    if not isinstance(schema, (str, pa.Schema)):
-        raise UsageError(
-            f"the schema of topic {name!r} is a pyarrow schema or a text, not {schema!r}",
-            hint="schema='id BIGINT, at TIMESTAMP', or pa.schema([('id', pa.int64())])",
-        )
-    columns = parse_columns(schema) if isinstance(schema, str) else TopicColumns(normalize_schema(schema))
-    given_key = _key(key) or columns.key
-    if time is not None:
-        text_of(time, "time", hint="give the name of a column: time='at'")
-    for what, given, declared in (("key", key, columns.key), ("time", time, columns.time)):
-        if given is not None and declared:
-            raise UsageError(f"the {what} of topic {name!r} is given twice: in the schema and as an option")
-    return dataclasses.replace(columns, key=given_key, time=time or columns.time)
-
-
-def _definition(
-    name: str,
-    columns: TopicColumns,
-    lateness: str | timedelta | None,
-    private: Mapping[str, str] | None,
-    options: Mapping[str, Any],
-) -> TopicDefinition:
-    if lateness is not None and not columns.time:
-        raise UsageError(
-            f"topic {name!r} has a lateness but no time column", hint="time='at', lateness='10 minutes'"
-        )
-    if private is not None and not isinstance(private, Mapping):
-        raise UsageError(
-            f"private says of each private column whose value it is, not {private!r}",
-            hint='private={"email": "user"}',
-        )
-    late = columns.lateness_us if lateness is None else span_us(lateness, "lateness")
-    whose = {**columns.private, **(private or {})}
-    key, time = columns.key, columns.time
-    return define_topic(
-        name, columns.schema, key=key, time=time, lateness=late, options=options, private=whose
-    )
-
-
-def _key(key: Any) -> tuple[str, ...]:
-    columns = (key,) if isinstance(key, str) else key
-    if columns is None:
-        return ()
-    if not isinstance(columns, Sequence) or not all(isinstance(column, str) for column in columns):
-        raise UsageError(
-            f"key is the name of a column or a list of names, not {key!r}",
-            hint="key='id', or key=['shop', 'id']",
-        )
-    return tuple(columns)

@@ -137,10 +137,10 @@ def test_what_is_dropped_is_counted_in_the_ledger(run: Run) -> None:
 def test_what_is_left_makes_the_command_fail_and_says_why(run: Run) -> None:
     result = run("dead", "replay", "--of", "revenue", status=1)
     assert result.stdout == "0 letters replayed\n"
-    assert "revenue/orders-0-1 is left: view revenue refuses it as it is: edit it" in result.stderr
+    assert "revenue/orders-0-1 is left: view revenue rejects it unchanged: edit it" in result.stderr
     told = run("dead", "show", "revenue/orders-0-9", status=1).stderr
     assert told.startswith("error: there is no dead letter 'revenue/orders-0-9'\nhint: did you mean revenue/")
-    assert "either letters are named, or whose are meant" in run("dead", "drop", status=2).stderr
+    assert "exactly one of `letters` and `of` is required" in run("dead", "drop", status=2).stderr
     assert "did you mean revenue?" in run("dead", "list", "revenu", status=1).stderr
 
 

@@ -130,7 +130,7 @@ def test_a_view_that_differs_is_refused_with_the_difference(run: Run, shop: Path
 
 def test_a_topic_that_differs_is_refused_with_the_difference(run: Run) -> None:
     result = run("run", "-", "--once", stdin=FILE.replace("amount BIGINT", "amount INT"), status=1)
-    assert "error: topic 'orders' is there already and differs" in result.stderr
+    assert "error: topic 'orders' already exists with another definition" in result.stderr
     assert "amount INT" in result.stderr
 
 

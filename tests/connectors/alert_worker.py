@@ -20,7 +20,7 @@ import headwater as hw
 from headwater.connectors.alerts import alerts
 
 ROOT = Path(__file__).parents[2]
-LOOK_EVERY_S = 0.01
+EVALUATE_EVERY_S = 0.01
 
 
 class Workers:
@@ -69,7 +69,7 @@ def kill(worker: int) -> None:
 
 def beside(folder: str) -> None:
     """Watch and tell, as it is done beside an engine."""
-    alerts.LOOK_EVERY_S = LOOK_EVERY_S
+    alerts.EVALUATE_EVERY_S = EVALUATE_EVERY_S
     with hw.open(folder, durability="os") as ws, ws._views.claim():
         ws._outside.alerts.start()
         threading.Event().wait()
@@ -79,7 +79,7 @@ def again(folder: str) -> None:
     """Look and tell once, again and again, as it is done at the end of a run."""
     with hw.open(folder, durability="os") as ws:
         while True:
-            ws._outside.look_at_alerts()
+            ws._outside.evaluate_alerts()
 
 
 def _forked(job: str, folder: str, parent: int) -> None:

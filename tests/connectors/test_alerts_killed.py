@@ -194,18 +194,18 @@ def test_who_finds_another_engine_in_its_place_says_nothing_more(
         scene = Scene(ws, hook)
         running = others.start("beside", scene.folder)
         wait_until(lambda: ws._views.engine() is not None)
-        assert not ws._outside._is_ours()
+        assert not ws._outside.evaluates_alerts()
         scene.get_behind()
         for _ in range(20):
-            ws._outside.alerts.tell()  # as an engine that thaws would
-            ws._outside.look_at_alerts()
+            ws._outside.alerts.notify()  # as an engine that thaws would
+            ws._outside.evaluate_alerts()
         wait_until(partial(scene.are_told, 1))
         wait_until(lambda: _all_noted(ws))
         assert len(hook.got) == 1
         kill(running)
         wait_until(lambda: ws._views.engine() is None)
         scene.catch_up()
-        ws._outside.look_at_alerts()
+        ws._outside.evaluate_alerts()
         scene.judge(1)
 
 

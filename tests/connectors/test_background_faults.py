@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headwater as hw
-from headwater.connectors.manage.status_board import Board, Bulletin
+from headwater.connectors.manage.status_board import PublishedStatus, StatusBoard
 from headwater.core.clock import SystemClock
 from headwater.core.storage import Storage
 from headwater.events.reactions import EventFeed
@@ -30,6 +30,10 @@ def names(ws: hw.Workspace) -> list[str]:
     return [fault.name for fault in ws.log.faults.current() if fault.kind == "background"]
 
 
+class Defect(Exception):
+    """An error of no kind that Headwater knows."""
+
+
 class Switch:
     """A piece of work that fails until it is told otherwise."""
 
@@ -38,18 +42,20 @@ class Switch:
 
     def __call__(self, *_: Any) -> Any:
         if self.fails:
-            raise ValueError("a defect")
+            raise Defect("a defect")
 
 
-@pytest.mark.parametrize(("work", "name"), [("watch", "watching of alerts"), ("tell", "notifying of alerts")])
-def test_alerts_that_cannot_be_watched_or_told_are_reported(
+@pytest.mark.parametrize(
+    ("work", "name"), [("evaluate", "watching of alerts"), ("notify", "notifying of alerts")]
+)
+def test_alerts_that_cannot_be_evaluated_or_sent_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, name: str
 ) -> None:
     with hw.open(tmp_path / "ws") as ws:
         ws.sql("CREATE TOPIC numbers (n BIGINT)")
         alerts, switch = ws._outside.alerts, Switch()
         ws.log.put_entry("alert", "any", {}, expect=None)
-        for each in ("watch", "tell"):
+        for each in ("evaluate", "notify"):
             monkeypatch.setattr(alerts, each, switch if each == work else lambda: None)
         alerts.start()
         until(lambda: names(ws) == [name])
@@ -58,11 +64,11 @@ def test_alerts_that_cannot_be_watched_or_told_are_reported(
         alerts.stop()
 
 
-def test_a_bulletin_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_a_status_board_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with hw.open(tmp_path / "ws") as ws:
         switch, clock = Switch(), SystemClock()
-        board = Board(Storage(tmp_path / "ws"), clock, faults=ws.log.faults)
-        board.keep_telling(lambda: switch() or Bulletin(clock.now_us()))
+        board = StatusBoard(Storage(tmp_path / "ws"), clock, faults=ws.log.faults)
+        board.start_publishing(lambda: switch() or PublishedStatus(clock.now_us()))
         until(lambda: names(ws) == ["writing of outside.json"])
         switch.fails = False
         until(lambda: names(ws) == [])
@@ -75,17 +81,17 @@ def test_deletions_that_do_not_reach_sinks_are_reported(
     with hw.open(tmp_path / "ws") as ws:
         erasure, switch = ws._outside.erasure, Switch()
         monkeypatch.setattr(erasure, "_due", lambda: [1])
-        monkeypatch.setattr(erasure, "follow", switch)
-        until(lambda: bool(erasure.look() or names(ws) == ["deletion in sinks"]))
+        monkeypatch.setattr(erasure, "erase", switch)
+        until(lambda: bool(erasure.start() or names(ws) == ["deletion in sinks"]))
         switch.fails = False
-        until(lambda: bool(erasure.look() or names(ws) == []))
+        until(lambda: bool(erasure.start() or names(ws) == []))
 
 
 @pytest.mark.parametrize("way", ["it may pass", "it stops the reaction"])
 def test_reactions_that_fail_are_reported(
     ws: hw.Workspace, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    error = hw.DiskFullError("no space") if way == "it may pass" else ValueError("a defect")
+    error = hw.DiskFullError("no space") if way == "it may pass" else Defect("a defect")
     fails = True
 
     def step(feed: EventFeed, timeout_s: float | None) -> Iterator[Any]:
@@ -104,7 +110,7 @@ def test_reactions_that_fail_are_reported(
     (component,) = [one for one in ws._outside.health().components if one.kind == "background"]
     assert component.severity == "unhealthy"
     if way == "it stops the reaction":
-        with pytest.raises(ValueError, match="a defect"):
+        with pytest.raises(Defect):
             welcome.stop()
         assert names(ws) == ["reaction welcome"]  # it is stopped, and stays so until it is started again
         fails = False
@@ -150,8 +156,8 @@ def test_an_error_of_the_thread_that_receives_datagrams_stops_the_source(
             sender.sendto(b"hits:1|c", bound.getsockname())
         listener._thread.join()
         monkeypatch.undo()
-        with pytest.raises(ValueError, match="a defect"):
+        with pytest.raises(Defect):
             listener.lines()
-        with pytest.raises(ValueError, match="a defect"):
+        with pytest.raises(Defect):
             listener.take()
         listener.close()

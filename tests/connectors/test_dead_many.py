@@ -12,8 +12,8 @@ import pytest
 
 import headwater as hw
 from headwater.connectors.dead_letter_store.letter_store import Letter
-from headwater.connectors.dead_letters.dead_letters import Dead
-from headwater.connectors.dead_letters.dead_views import ViewShelf
+from headwater.connectors.dead_letters.dead_letters import DeadLetters
+from headwater.connectors.dead_letters.dead_views import ViewLetterStore
 from headwater.engine.row_errors.diverted_rows import ERRORS
 from headwater.log.protocol import Log
 from headwater.views.dead_letter_actions import with_dropped
@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield ws.log
 
 
-class Errors(ViewShelf):
+class Errors(ViewLetterStore):
     """The letters of two views with the same errors, which are given."""
 
     def __init__(self, log: Log, errors: pa.Table) -> None:
@@ -64,24 +64,24 @@ def errors_of(count: int) -> pa.Table:
 
 def test_the_newest_are_the_same_as_of_all_of_them(log: Log) -> None:
     errors = errors_of(2 * ROWS)
-    shelf = Errors(log, pa.concat_tables([errors, errors.slice(2 * ROWS - 10)]))  # some fail twice
-    dead = Dead(log, (shelf,))
+    store = Errors(log, pa.concat_tables([errors, errors.slice(2 * ROWS - 10)]))  # some fail twice
+    dead = DeadLetters(log, (store,))
     dead.drop(["sums/orders-0-999", "sums/orders-1-998", "totals/orders-0-999"])
     for state in ("open", "all", "dropped"):
         for of in (None, "sums"):
             whole = dead.find(of, state)
-            shelf.made = 0
+            store.made = 0
             page = dead.page(of, state, 20)
             assert [one.id for one in page.letters] == [one.id for one in whole[:20]]
             assert page.total == len(whole)
-            assert shelf.made <= 50
+            assert store.made <= 50
     counted = {owner: (states["open"], states["dropped"]) for (owner, _), states in dead.counts().items()}
     assert counted == {"sums": (2 * ROWS - 2, 2), "totals": (2 * ROWS - 1, 1)}
 
 
 def test_those_that_were_dropped_are_counted_as_columns(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     errors = errors_of(2 * ROWS)
-    dead = Dead(log, (Errors(log, errors),))
+    dead = DeadLetters(log, (Errors(log, errors),))
     dead.drop(["sums/orders-0-999", "sums/old_orders-1-998", "sums/orders-0-1", "totals/orders-0-7"])
     dead.drop("sums/orders-1-1")
     accounts = {name: {"failed": ROWS, "dropped": 0} for name in ("orders", "old_orders")}
@@ -93,4 +93,4 @@ def test_those_that_were_dropped_are_counted_as_columns(log: Log, monkeypatch: p
     assert accounts["orders"]["dropped"] == 0
     for none in (ERRORS.empty_table(), pa.Table.from_batches([], ERRORS), errors.slice(100, 4)):
         assert with_dropped(log, "sums", accounts, lambda none=none: none) == accounts  # type: ignore[misc]
-        assert Dead(log, (Errors(log, none),)).page(limit=3).total == 2 * none.num_rows
+        assert DeadLetters(log, (Errors(log, none),)).page(limit=3).total == 2 * none.num_rows

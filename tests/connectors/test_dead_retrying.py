@@ -19,7 +19,7 @@ from headwater.sinks.base.sink_verify import check
 from headwater.sinks.base.target import Mode, TargetDownError, TargetShape
 from headwater.sinks.python.target import PythonTarget, RefusedRowError
 from headwater.testing.sinks import MemoryPlace, MemoryTarget, ScriptedFeed
-from headwater.views.dead_letter_actions import Deed, Deeds
+from headwater.views.dead_letter_actions import LetterAction, LetterActions
 from tests.sinks.keeping import Kept
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -58,9 +58,9 @@ class Bench:
         return check(self.applier, self.feed).ok is True
 
 
-def edit(letter: str, k: int, v: int) -> Deed:
+def edit(letter: str, k: int, v: int) -> LetterAction:
     row = pa.RecordBatch.from_pylist([{"k": k, "v": v}], schema=SCHEMA)
-    return Deed(letter, "sink", "s", "edit", "anna", edited_arrow=packed(row))
+    return LetterAction(letter, "sink", "s", "edit", "anna", edited_arrow=packed(row))
 
 
 def test_only_those_that_are_chosen_are_tried() -> None:
@@ -69,7 +69,7 @@ def test_only_those_that_are_chosen_are_tried() -> None:
     found = bench.letters()
     assert sorted(found) == [2, 3, 4]
     bench.most = 35
-    assert bench.applier.retry(chosen("s", Deeds(), [found[3], found[4]])) == 1
+    assert bench.applier.retry(chosen("s", LetterActions(), [found[3], found[4]])) == 1
     assert bench.rows() == [(1, 1), (3, 30)]
     assert sorted(bench.letters()) == [2, 4]
     assert bench.is_right()
@@ -100,21 +100,21 @@ def test_what_was_dropped_is_left_alone() -> None:
     bench = Bench()
     bench.tick((2, 20), (3, 30))
     found = bench.letters()
-    drop = Deed(found[2], "sink", "s", "drop", "anna")
+    drop = LetterAction(found[2], "sink", "s", "drop", "anna")
     bench.most = 100
-    assert bench.applier.retry(chosen("s", Deeds([drop]), None)) == 1
+    assert bench.applier.retry(chosen("s", LetterActions([drop]), None)) == 1
     assert bench.rows() == [(3, 30)]
     assert bench.is_right()
-    asked = Deed(found[2], "sink", "s", "replay", "ben")
-    assert bench.applier.retry(chosen("s", Deeds([drop, asked]), None)) == 1
+    asked = LetterAction(found[2], "sink", "s", "replay", "ben")
+    assert bench.applier.retry(chosen("s", LetterActions([drop, asked]), None)) == 1
 
 
 def test_an_edited_row_that_is_refused_too_leaves_the_row_itself() -> None:
     bench = Bench()
     bench.tick((2, 20), (3, 30))
     found = bench.letters()
-    deeds = Deeds([edit(found[2], 2, 15), edit(found[3], 3, 3)])
-    assert bench.applier.retry(chosen("s", deeds, list(found.values()))) == 1
+    actions = LetterActions([edit(found[2], 2, 15), edit(found[3], 3, 3)])
+    assert bench.applier.retry(chosen("s", actions, list(found.values()))) == 1
     assert bench.rows() == [(3, 3)]
     withheld = bench.applier.rejected()
     assert withheld.rows.to_pylist() == [{"k": 2, "v": 20}]
@@ -127,9 +127,9 @@ def test_an_edit_of_other_columns_than_the_view_has_now_is_void() -> None:
     bench.tick((2, 20))
     (name,) = bench.letters().values()
     other = pa.RecordBatch.from_pylist([{"k": 2, "w": 1}])
-    deeds = Deeds([Deed(name, "sink", "s", "edit", "anna", edited_arrow=packed(other))])
+    actions = LetterActions([LetterAction(name, "sink", "s", "edit", "anna", edited_arrow=packed(other))])
     bench.most = 100
-    assert bench.applier.retry(chosen("s", deeds, None)) == 1
+    assert bench.applier.retry(chosen("s", actions, None)) == 1
     assert bench.rows() == [(2, 20)]
 
 
@@ -168,7 +168,7 @@ def test_records_of_a_changelog_that_come_and_go_are_two_letters_and_net_out() -
     assert withheld.weights.tolist() == [1, -1]
     one, two = letter_ids("s", withheld)
     assert two == f"{one}-gone"
-    assert bench.applier.retry(chosen("s", Deeds(), [one])) == 0
+    assert bench.applier.retry(chosen("s", LetterActions(), [one])) == 0
     assert bench.applier.rejected().weights.tolist() == [-1, 1]
     assert bench.applier.retry() == 2  # there is nothing to be told
     assert len(bench.applier.rejected()) == 0

@@ -34,7 +34,7 @@ class Watched:
 
     def look(self, after: str = "1 second") -> None:
         self.clock.advance(after)
-        self.ws._outside.look_at_alerts()
+        self.ws._outside.evaluate_alerts()
 
     def told(self) -> list[tuple[str, str, str]]:
         rows = [row for batch in self.ws.topic("alarms").read("earliest") for row in batch.to_pylist()]
@@ -260,7 +260,7 @@ def test_wal_that_a_server_keeps_is_over_when_it_lets_it_go(
         sources = ws._outside.sources
         sources.start()
         try:
-            watched.until(lambda: sources.news()["shop"]["state"] == "streaming")
+            watched.until(lambda: sources.statuses()["shop"]["state"] == "streaming")
             slow.execute("INSERT INTO others VALUES ('a transaction that takes its time')")
             shop.execute("INSERT INTO others SELECT repeat(md5(i::text), 20) FROM generate_series(1, 9000) i")
 

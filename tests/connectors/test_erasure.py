@@ -90,7 +90,7 @@ def test_no_follower_holds_what_was_forgotten(
             (told,) = ws.deletions()
             (pg,) = [p for p in told.places if (p.kind, p.name) == ("past", "pg")]
             assert (pg.status, pg.at) == ("scheduled", None)
-            assert "could not be asked" in pg.detail
+            assert "could not be queried" in pg.detail
         finally:
             server.start()
 

@@ -114,7 +114,7 @@ def test_an_engine_that_gives_no_sign_of_life_is_unhealthy(ws: hw.Workspace, clo
         clock.advance("11 seconds")
         found = health_of(ws).engine
         assert (found.state, found.severity) == ("frozen", "unhealthy")
-        assert "gave no sign of life for 11 s" in found.sentence()
+        assert "has sent no heartbeat for 11 s" in found.sentence()
 
 
 # --- a stopped view ------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_status_readiness_and_metrics_say_the_same_of_a_stopped_view(stopped: hw
         answer = client.get("/health/ready")
         assert answer.status_code == 503
         assert any(reason.startswith("view shares is stopped: ") for reason in answer.json()["reasons"])
-        assert "sink copy gets nothing new: view shares is stopped" in answer.json()["reasons"]
+        assert "sink copy receives no new rows: view shares is stopped" in answer.json()["reasons"]
     shown = {row["sink"]: (row["state"], row["reason"]) for row in stopped.sql("SHOW SINKS").to_pylist()}
     assert shown["copy"] == ("stopped", "upstream stopped: view shares is stopped")
     explained = {row["property"]: row["value"] for row in stopped.sql("EXPLAIN SINK copy").to_pylist()}
@@ -328,7 +328,7 @@ def test_background_work_that_fails_is_unhealthy_until_it_works(ws: hw.Workspace
 def test_active_alerts_are_shown_by_status(ws: hw.Workspace) -> None:
     ws.sql("CREATE DEFAULT ALERTS NOTIFY TOPIC WITH (topic = 'alarms')")
     ws.log.faults.report("background", "merges", "a run is damaged")
-    ws._outside.look_at_alerts()
+    ws._outside.evaluate_alerts()
     (active,) = [one for one in ws._outside.alerts.active() if one.alert != "disk_nearly_full"]
     assert active.alert == "background_failing"
     assert ws.path is not None

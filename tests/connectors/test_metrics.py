@@ -21,7 +21,7 @@ import headwater as hw
 from headwater.catalog.connectors import SINK, SOURCE, SinkDefinition
 from headwater.cli.program import cli
 from headwater.connectors.manage.declarations import ConnectorDeclarations
-from headwater.connectors.manage.status_board import FILE, STALE_AFTER_US, Board, Bulletin
+from headwater.connectors.manage.status_board import FILE, STALE_AFTER_US, PublishedStatus, StatusBoard
 from headwater.core.clock import ManualClock, SystemClock
 from headwater.core.errors import SinkExistsError, SinkNotFoundError
 from headwater.core.storage import Storage
@@ -147,8 +147,10 @@ def _elsewhere(path: Path, awaited: str) -> dict[str, dict[tuple[str, ...], floa
 
 def test_news_comes_while_a_tick_takes_long_and_is_taken_down_in_the_end(tmp_path: Path) -> None:
     """It is told by a thread of its own: nothing of the engine has to come round for it."""
-    writer, reader = (Board(Storage(tmp_path), SystemClock()) for _ in range(2))
-    writer.keep_telling(lambda: Bulletin(SystemClock().now_us(), sinks={"cache": {"state": "following"}}))
+    writer, reader = (StatusBoard(Storage(tmp_path), SystemClock()) for _ in range(2))
+    writer.start_publishing(
+        lambda: PublishedStatus(SystemClock().now_us(), sinks={"cache": {"state": "following"}})
+    )
     try:
         deadline = time.monotonic() + 30
         while reader.read() is None and time.monotonic() < deadline:
@@ -174,7 +176,9 @@ def test_a_circuit_that_is_open_is_told_to_every_process(tmp_path: Path) -> None
         ws.log.put_entry(SINK, "told", made.to_document(), expect=None)
         status = Status("told", "retrying", "it is left alone", circuit="open")
         facts = {"told": {"status": asdict(status), "lag": asdict(SinkLag(1, 1, 0.0))}}
-        Board(Storage(tmp_path / "ws"), SystemClock())._put_up(Bulletin(SystemClock().now_us(), sinks=facts))
+        StatusBoard(Storage(tmp_path / "ws"), SystemClock())._write(
+            PublishedStatus(SystemClock().now_us(), sinks=facts)
+        )
         found = figures(ws.metrics())
         assert found["headwater_sink_circuit_open"] == {("webhook", "told", "v"): 1.0}
         assert found["headwater_sink_up"] == {("webhook", "told", "v"): 0.0}
@@ -186,7 +190,7 @@ def test_a_circuit_that_is_open_is_told_to_every_process(tmp_path: Path) -> None
 
 def test_news_that_is_torn_or_old_says_nothing(tmp_path: Path) -> None:
     clock = ManualClock()
-    board = Board(Storage(tmp_path), clock)
+    board = StatusBoard(Storage(tmp_path), clock)
     (tmp_path / FILE).write_bytes(b'{"at": 1, "proc')
     assert board.read() is None
     old = {"whose": "x", "at": clock.now_us() - STALE_AFTER_US - 1, "process": 1, "sources": {}, "sinks": {}}
@@ -206,16 +210,16 @@ def test_a_source_whose_server_is_away_is_not_up_and_one_that_was_dropped_meanwh
         sources = ws._outside.sources
         sources.start()
         try:
-            _until(lambda: sources.news()["shop"]["state"] == "streaming")
+            _until(lambda: sources.statuses()["shop"]["state"] == "streaming")
             assert figures(ws.metrics())["headwater_source_up"] == {("shop",): 1}
             postgres_server.stop()
-            _until(lambda: sources.news()["shop"]["state"].startswith(AWAY))
+            _until(lambda: sources.statuses()["shop"]["state"].startswith(AWAY))
             assert figures(ws.metrics())["headwater_source_up"] == {("shop",): 0}
             postgres_server.start()
-            _until(lambda: bool(sources.news()["shop"]["up"]))
+            _until(lambda: bool(sources.statuses()["shop"]["up"]))
             with hw.open(tmp_path / "ws", durability="os") as beside:
                 beside.log.drop_entry(SOURCE, "shop")
-            assert sources.news()["shop"]["state"], "it still runs here, until it is looked for"
+            assert sources.statuses()["shop"]["state"], "it still runs here, until it is looked for"
         finally:
             sources.stop()
 
@@ -236,7 +240,7 @@ def test_a_source_that_fails_again_and_again_is_not_up_and_says_why(tmp_path: Pa
         sources = ws._outside.sources
         sources.start()
         try:
-            _until(lambda: sources.news()["pages"]["state"].startswith(AGAIN))
+            _until(lambda: sources.statuses()["pages"]["state"].startswith(AGAIN))
             assert figures(ws.metrics())["headwater_source_up"] == {("pages",): 0}
             (shown,) = ws.sql("SHOW SOURCES").to_pylist()
             assert "no page today" in str(shown)

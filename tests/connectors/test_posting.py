@@ -174,8 +174,9 @@ def test_an_answer_about_all_requests_stops_it_and_leaves_messages_as_they_were(
 ) -> None:
     queue = outbox(ws, 2, deliveries=1)
     server.answer = lambda body, key: (status, "go away", {})
-    with pytest.raises(SinkError, match=f"127.0.0.1:{server.port}/... answers {status}"):
+    with raises(SinkError, status=status, queue="emails") as refused:
         ws.post("emails", server.url, **QUICK).wait(20)
+    assert f"127.0.0.1:{server.port}" in refused.value.message
     assert len(server.requests) == 1
     assert (queue.standing().waiting, queue.standing().dead) == (2, 0)
     assert [message.deliveries for message in queue.receive(2)] == [1, 1]
@@ -214,9 +215,9 @@ def test_what_cannot_be_posted_to_is_told_at_once(ws: hw.Workspace) -> None:
         ws.post("emails", "mail://host")
     with raises(SinkError, option="secret"):
         ws.post("emails", "http://host/", secret=5)
-    with pytest.raises(hw.UsageError, match="posting has no option 'secrets'"):
+    with raises(hw.UsageError, option="secrets"):
         ws.post("emails", "http://host/", secrets="x")
-    with pytest.raises(hw.UsageError, match="the url that messages are posted to is a text"):
+    with raises(hw.UsageError, argument="url", value=7):
         ws.post("emails", 7)  # type: ignore[arg-type]
     with pytest.raises(hw.QueueNotFoundError):
         ws.post("letters", "http://host/")

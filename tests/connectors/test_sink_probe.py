@@ -11,7 +11,7 @@ import pytest
 
 from headwater.connectors.manage import sink_probe
 from headwater.connectors.manage.sink_manager import Sinks
-from headwater.connectors.manage.sink_probe import look_at
+from headwater.connectors.manage.sink_probe import probe_sinks
 from headwater.connectors.manage.sink_statuses import SinkStatus
 from headwater.sinks.base.sink_status import SinkLag, Status
 
@@ -53,16 +53,16 @@ def test_one_that_is_kept_in_step_is_told_of_though_its_target_does_not_answer(
 ) -> None:
     monkeypatch.setattr(sink_probe, "PATIENCE_S", 0.01)
     sinks = Slow()
-    assert look_at(cast("Sinks", sinks), ["few"]) == {"few": KEPT}
+    assert probe_sinks(cast("Sinks", sinks), ["few"]) == {"few": KEPT}
     sinks.answers.set()
     monkeypatch.setattr(sink_probe, "PATIENCE_S", 60.0)
-    assert look_at(cast("Sinks", answering()), ["few"])["few"].dropped == 1
+    assert probe_sinks(cast("Sinks", answering()), ["few"])["few"].dropped == 1
 
 
 def test_one_that_closes_meanwhile_does_not_stop_the_others() -> None:
     sinks = answering()
     before = set(threading.enumerate())
-    assert look_at(cast("Sinks", sinks), ["few"])["few"].dropped == 1
+    assert probe_sinks(cast("Sinks", sinks), ["few"])["few"].dropped == 1
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
     assert sinks.stopped == 0

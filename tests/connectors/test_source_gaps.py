@@ -86,7 +86,7 @@ def test_a_gap_is_shown_with_the_statement_that_closes_it_and_on_gap_closes_it(
     ws.run()
     assert ws._outside.sources.stopped() == {}
     assert there(ws) == wanted(shop) == {1: "another"}
-    with pytest.raises(hw.UsageError, match="on_gap is 'stop' or 'snapshot', not 'ignore'"):
+    with raises(hw.UsageError, option="on_gap", value="ignore"):
         ws.sql("ALTER SOURCE shop SET (on_gap = 'ignore')")
 
 

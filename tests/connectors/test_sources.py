@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import headwater as hw
 from headwater.cli.program import cli
 from tests.postgres import PostgresServer
+from tests.raising import raises
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +58,7 @@ def test_a_table_is_snapshotted_again_when_that_is_ordered(
     assert ws.query(count).to_pylist() == [{"n": 19}]
     assert ws.topic("items").partitions()[0].rows == 20 + 5 + 1
     assert not ws.log.entries("order")
-    with pytest.raises(hw.UsageError, match=r"does not capture table public\.others"):
+    with raises(hw.UsageError, source="shop", table="public.others"):
         ws.sql("ALTER SOURCE shop SNAPSHOT others")
 
 
@@ -95,7 +96,7 @@ def test_what_was_made_on_the_server_goes_with_the_source(
     ws.sql("DROP SOURCE shop")
     assert shop.execute(made).fetchone() == (0, 0)
     assert len(there(ws)) == 20, "its topics stay"
-    with pytest.raises(hw.UsageError, match="is filled by source 'shop'"):
+    with raises(hw.UsageError, topic="items", source="shop"):
         ws.topic("items").append([{"id": 1, "name": "x"}])
 
 
@@ -111,7 +112,7 @@ def test_a_wrong_password_is_told_without_it(ws: hw.Workspace, postgres_server: 
 def test_a_table_that_is_not_there_is_named(
     ws: hw.Workspace, shop: psycopg.Connection, postgres_url: str
 ) -> None:
-    with pytest.raises(hw.HeadwaterError, match="itmes"):
+    with raises(hw.SourceRefusedError, table="public.itmes", reason="no-table"):
         ws.sql(f"CREATE SOURCE shop FROM POSTGRES WITH (url = '{postgres_url}', tables = 'itmes')")
 
 
@@ -119,7 +120,7 @@ def test_a_topic_of_somebody_else_is_not_filled(
     ws: hw.Workspace, shop: psycopg.Connection, postgres_url: str
 ) -> None:
     ws.sql("CREATE TOPIC items (id BIGINT, name STRING, PRIMARY KEY (id))")
-    with pytest.raises(hw.UsageError, match="filled by somebody else"):
+    with raises(hw.UsageError, source="shop", topic="items"):
         create(ws, postgres_url)
     ws.sql(f"CREATE SOURCE shop FROM POSTGRES WITH (url = '{postgres_url}', tables = 'items AS shop_items')")
     ws.run()

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 import headwater as hw
 from headwater.cli.program import cli
+from tests.raising import raises
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,7 +119,7 @@ def test_a_source_of_files_that_stops_says_so_until_it_reads_on(
 ) -> None:
     with hw.open(tmp_path / "ws", spark=spark) as ws:
         declare(ws, lines)
-        with pytest.raises(hw.HeadwaterError, match="many"):
+        with raises(hw.SourceError, source="numbers", byte=9):
             ws.run()
     with hw.open(tmp_path / "ws", spark=spark) as ws:
         assert state(ws).startswith("stopped: ")

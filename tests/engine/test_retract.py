@@ -234,8 +234,8 @@ def test_what_was_deleted_is_taken_back_and_nothing_else_is_read(
     assert holding(tmp_path / "ws", "gone-secret") == []
     assert_whole(ws)
     places = {p.name: p.detail for p in ws.deletions()[0].places if p.kind == "view"}
-    assert places["by_shop"].startswith("taken back from it")
-    assert places["pairs"].startswith("made anew from the log")
+    assert places["by_shop"].startswith("retracted, and its state rewritten")
+    assert places["pairs"].startswith("rebuilt from the log")
     assert ws.deletions()[0].done
 
 
@@ -381,7 +381,7 @@ def test_an_excision_reaches_what_sinks_have_copied(few: Workspace, open_ws: Any
     assert ws.query("SELECT * FROM copied").to_pylist() == [{"n": 2, "c": 2, "shop": "wrong-shop-"}]
     done = ws.excise("sales", "shop = 'wrong-shop-'", by="anna", reason="a test")
     details = {p.name: p.detail for p in done.places if p.kind == "sink" and p.status == "scheduled"}
-    assert details["shops"].endswith("the records that it had copied to be excised then")
+    assert details["shops"].endswith("the records that it had copied are excised then")
     for _ in range(3):
         ws.run()
     assert ws.query("SELECT * FROM copied").to_pylist() == [{"n": 2, "c": 1, "shop": "right-shop-"}]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 import headwater as hw
 from examples.events.cart import VIEWS, Add, Remove, cart, shop
+from tests.raising import raises
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,10 +29,10 @@ def test_contents_and_report_come_from_one_log(tmp_path: Path, spark: SparkSessi
 def test_what_cannot_be_is_refused(ws: hw.Workspace) -> None:
     shop(ws)
     carts = ws.store(cart)
-    for name, command, said in (
-        ("ada's", Add("pen"), "paid for"),
-        ("bob's", Remove("lamp"), "not in the cart"),
-        ("bob's", Add("lamp", 0), "cannot be added"),
+    for name, command, facts in (
+        ("ada's", Add("pen"), {"paid": True}),
+        ("bob's", Remove("lamp"), {"item": "lamp", "quantity": None}),
+        ("bob's", Add("lamp", 0), {"item": "lamp", "quantity": 0}),
     ):
-        with pytest.raises(hw.CommandRefusedError, match=said):
+        with raises(hw.CommandRefusedError, **facts):
             carts.execute(name, command)

@@ -311,11 +311,13 @@ def test_a_topic_tells_what_raises_its_watermark_and_who_has_promised(tmp_path: 
         ws.topic("feed").append([{"n": 1, "at": NOON}], producer="b", sequence=1)
         ws.topic("clicks").append([{"n": 1, "at": NOON}, {"n": 2, "at": NOON.replace(year=2099)}])
         feed, clicks, meters = (facts(ws, f"EXPLAIN {name}") for name in ("feed", "clicks", "meters"))
-        assert feed["watermark"] == "what its producers have promised of at"
+        assert feed["watermark"] == "the lowest that its producers declare for at"
         assert feed["producer_timeout"].startswith("5 minutes: ")
-        assert feed["producer a"].startswith("promised 2026-03-01T12:00:00+00:00, heard of at 2026-03-01T12")
-        assert feed["producer b"].startswith("promised nothing yet, which holds the watermark")
-        assert clicks["watermark"] == "at less 1 minute"
+        assert feed["producer a"].startswith(
+            "declared 2026-03-01T12:00:00+00:00, last heard from at 2026-03-01T12"
+        )
+        assert feed["producer b"].startswith("no watermark declared yet")
+        assert clicks["watermark"] == "at minus 1 minute"
         assert clicks["idle_after"].startswith("30 seconds: ")
         assert clicks["max_ahead"].startswith("1 hour: ")
         assert clicks["partition 0"].endswith("1 rows ahead")

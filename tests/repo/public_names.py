@@ -97,7 +97,7 @@ def _metrics() -> Rows:
 @cache
 def families() -> dict[str, frozenset[str]]:
     with hw.open("memory:") as ws:
-        every = list(ws._figures())  # type: ignore[attr-defined]
+        every = list(ws._collect_metrics())  # type: ignore[attr-defined]
     ending = {"counter": "_total"}
     return {f"{f.name}{ending.get(f.type, '')}": frozenset(f._labelnames) for f in every}
 

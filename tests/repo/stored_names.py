@@ -130,8 +130,8 @@ def _values() -> Rows:
 
 @table("Entries of the catalog")
 def _entries() -> Rows:
-    from headwater.connectors.dead_letter_store.sink_letters import keep_refused
-    from headwater.connectors.dead_letters.dead_sinks import SinkShelf
+    from headwater.connectors.dead_letter_store.sink_letters import store_rejected_letters
+    from headwater.connectors.dead_letters.dead_sinks import SinkLetterStore
     from headwater.connectors.manage.source_orders import SourceOrders
     from headwater.connectors.manage.webhooks import Hooks
     from headwater.engine.collections import shadow_builds, workload
@@ -161,8 +161,8 @@ def _entries() -> Rows:
         "deletion": {field.name for field in dataclasses.fields(DeletionEntry)} - {"name", "sequence"},
         "sink_versions": {field.name for field in dataclasses.fields(Topics)},
         "letters anew": (),
-        "refused letters": keys_written(keep_refused),
-        "retry": keys_written(SinkShelf._asked),
+        "refused letters": keys_written(store_rejected_letters),
+        "retry": keys_written(SinkLetterStore._request_retry),
         "order": keys_written(SourceOrders.put, into="order"),
         "copy": (),
         "reaction": keys_written(ViewFeed.__init__),

@@ -14,6 +14,7 @@ from headwater.web.app import ROUTES
 from headwater.web.routes import pages
 from headwater.web.routes.openapi import DOCUMENT
 from headwater.web.server_settings import ServerSettings
+from tests.raising import raises
 from tests.web.serving import PROBLEM, AppClient, client_of
 
 
@@ -93,11 +94,11 @@ def test_tokens_are_kept_as_digests_and_shown_once(ws: hw.Workspace) -> None:
     guests.refresh()
     assert guests.admit(secret) == kept
     assert guests.admit(secret + "x") is None
-    with pytest.raises(UsageError, match="already"):
+    with raises(UsageError, token="loader"):
         tokens.create(ws.log, "loader", ["read"])
-    with pytest.raises(UsageError, match="no token"):
+    with raises(UsageError, token="other"):
         tokens.revoke(ws.log, "other")
-    with pytest.raises(UsageError, match="for reading"):
+    with raises(UsageError, reason="no-scope"):
         tokens.create(ws.log, "nothing", [])
 
 

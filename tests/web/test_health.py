@@ -53,7 +53,7 @@ def test_without_an_engine_it_is_ready_and_says_so(ws: hw.Workspace, clock: Manu
             clock.advance("11 seconds")  # without a sign of life
             frozen = client.get("/health/ready")
             assert (frozen.status_code, frozen.json()["engine_state"]) == (503, "frozen")
-            assert "gave no sign of life for 11 s" in frozen.json()["reasons"][0]
+            assert "has sent no heartbeat for 11 s" in frozen.json()["reasons"][0]
         assert client.get("/health/ready").json() == READY
 
 

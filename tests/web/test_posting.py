@@ -26,6 +26,7 @@ from headwater.web.ingest import Ingest, Post, _Writing
 from headwater.web.problems import Problem
 from headwater.web.request_bodies import BodyReader, Media
 from headwater.web.server_settings import ServerSettings
+from tests.raising import raises
 from tests.web.serving import ARROW, NDJSON, PROBLEM, AppClient, arrow_bytes, client_of
 
 TYPES = """CREATE TOPIC typed (
@@ -424,7 +425,7 @@ def test_a_type_that_arrow_would_not_survive_is_refused(ws: hw.Workspace, nest: 
     ws.sql("CREATE TOPIC t (d DECIMAL(10, 2))")
     reader = BodyReader(ws.log.topic("t"), 1 << 20)
     empty = pa.schema([("d", nest(pa.decimal128(10, 12_582_914)))]).empty_table()
-    with pytest.raises(hw.UsageError, match="not an Arrow stream"):
+    with raises(hw.UsageError, topic="t", reason="arrow-stream"):
         reader.rows(arrow_bytes(empty), Media.ARROW)
 
 

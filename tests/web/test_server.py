@@ -46,7 +46,7 @@ def run(place: Path, *arguments: str) -> Any:
 def test_it_does_not_listen_to_others_without_tokens(place: Path) -> None:
     refused = run(place, "serve", "--host", "0.0.0.0", "--port", "0")
     assert refused.exit_code == 2
-    assert "there are no tokens" in refused.output
+    assert "the workspace has no tokens" in refused.output
     assert "headwater token create" in refused.output
 
 

@@ -121,7 +121,7 @@ def test_a_running_server_closes_when_another_process_revokes_the_last_token(tmp
         check_closed(web)
     with ServerProcess(place) as server, httpx.Client(base_url=server.url, timeout=30) as web:
         check_closed(web)
-        assert "had tokens and has none left" in next_line(server)
+        assert "all tokens of this workspace were revoked" in next_line(server)
     assert "no tokens left" in run(place, "token", "list").output
     command = ("serve", "--port", "0", "--insecure")
     with ServerProcess(place, command=command) as server, httpx.Client(base_url=server.url) as web:

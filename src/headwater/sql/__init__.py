@@ -19,4 +19,5 @@ In import order, bottom to top:
     alert_statements         statements about alerts, and the built-in alerts
     match_recognize_clause   the parser of MATCH_RECOGNIZE
     parser                   statement text to `statements`, by recursive descent
+    topic_arguments          definitions of topics from the arguments of `ws.topic`
 """

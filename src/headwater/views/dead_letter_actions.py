@@ -48,7 +48,7 @@ Action = Literal["edit", "drop", "replay"]
 
 
 @dataclass(frozen=True)
-class Deed:
+class LetterAction:
     """An action on a dead letter. If several owners may have rejected one record, a replay is recorded for the letter and
     for the record, whose name is that of a letter without the owner. `settled` marks a replay whose row was accepted.
     `error` is the reason of the rejection; `original` and `edited` are rows as JSON, `edited_arrow` is the edited row as an
@@ -70,24 +70,24 @@ class Deed:
     """Time of the append that recorded the action."""
 
 
-class Deeds:
+class LetterActions:
     """The actions so far, by letter, in order."""
 
-    def __init__(self, found: Iterable[Deed] = ()) -> None:
-        self.by_letter: dict[str, list[Deed]] = {}
-        for deed in found:
-            self.by_letter.setdefault(deed.letter, []).append(deed)
+    def __init__(self, found: Iterable[LetterAction] = ()) -> None:
+        self.by_letter: dict[str, list[LetterAction]] = {}
+        for record in found:
+            self.by_letter.setdefault(record.letter, []).append(record)
 
-    def of(self, letter: str, incarnation: int | None = None) -> tuple[Deed, ...]:
+    def of(self, letter: str, incarnation: int | None = None) -> tuple[LetterAction, ...]:
         """Return the actions on a letter, optionally only those of one incarnation of its topic."""
         found = self.by_letter.get(letter)
         if found is None:
             return ()
         return tuple(d for d in found if incarnation is None or d.incarnation == incarnation)
 
-    def and_then(self, found: Iterable[Deed]) -> Deeds:
+    def and_then(self, found: Iterable[LetterAction]) -> LetterActions:
         """Return these actions together with later ones; this object stays unchanged."""
-        made = Deeds(found)
+        made = LetterActions(found)
         made.by_letter = {
             **self.by_letter,
             **{name: [*self.by_letter.get(name, ()), *done] for name, done in made.by_letter.items()},
@@ -99,9 +99,9 @@ class Deeds:
         """By owner, the letters whose last action is a drop, each with its incarnation."""
         found: dict[str, list[tuple[str, int]]] = {}
         for letter, done in self.letters():
-            for deed in {deed.incarnation: deed for deed in done}.values():
-                if deed.action == "drop":
-                    found.setdefault(deed.owner, []).append((letter, deed.incarnation))
+            for record in {record.incarnation: record for record in done}.values():
+                if record.action == "drop":
+                    found.setdefault(record.owner, []).append((letter, record.incarnation))
         return found
 
     def records(self, owner: str) -> list[str]:
@@ -109,7 +109,7 @@ class Deeds:
         names = (name.partition("/") for name in self.by_letter)
         return [record if slash else whose for whose, slash, record in names if not slash or whose == owner]
 
-    def letters(self) -> Iterator[tuple[str, list[Deed]]]:
+    def letters(self) -> Iterator[tuple[str, list[LetterAction]]]:
         """Yield the letters with actions, and these actions."""
         return ((name, done) for name, done in self.by_letter.items() if "/" in name)
 
@@ -119,29 +119,31 @@ class Deeds:
 
     def is_dropped(self, letter: str, incarnation: int = 0) -> bool:
         """Whether the last action on a letter is a drop."""
-        deeds = self.of(letter, incarnation)
-        return bool(deeds) and deeds[-1].action == "drop"
+        actions = self.of(letter, incarnation)
+        return bool(actions) and actions[-1].action == "drop"
 
 
-def read_deeds(log: Log) -> Deeds:
+def read_actions(log: Log) -> LetterActions:
     """Return all actions so far. Actions are cached, and only new records are read."""
     topic = log.topics().get(TOPIC)
     if topic is None:
-        return Deeds()
+        return LetterActions()
     _refuse_other(topic)
     with _guard:
         known = _known.get(log)
     bounds = {partition: (info.first, info.end) for partition, info in log.partitions(TOPIC).items()}
     if known is None or known.incarnation != topic.incarnation or not _goes_on(known.bounds, bounds):
-        known = _Known(topic.incarnation, {p: (first, first) for p, (first, _) in bounds.items()}, Deeds())
-    found: list[Deed] = []
+        known = _Known(
+            topic.incarnation, {p: (first, first) for p, (first, _) in bounds.items()}, LetterActions()
+        )
+    found: list[LetterAction] = []
     for partition, (_, end) in bounds.items():
-        found += _deeds_of(log, partition, known.bounds[partition][1], end)
+        found += _actions_of(log, partition, known.bounds[partition][1], end)
     if found:
-        known = _Known(topic.incarnation, bounds, known.deeds.and_then(found))
+        known = _Known(topic.incarnation, bounds, known.actions.and_then(found))
     with _guard:
         _known[log] = known
-    return known.deeds
+    return known.actions
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class _Known:
     incarnation: int
     bounds: Mapping[int, tuple[int, int]]
     """First and end offset of what was read, by partition."""
-    deeds: Deeds
+    actions: LetterActions
 
 
 _guard = threading.Lock()
@@ -164,18 +166,18 @@ def _goes_on(was: Mapping[int, tuple[int, int]], now: Mapping[int, tuple[int, in
     )
 
 
-def _deeds_of(log: Log, partition: int, start: int, end: int) -> Iterator[Deed]:
+def _actions_of(log: Log, partition: int, start: int, end: int) -> Iterator[LetterAction]:
     if start >= end:
         return
     for batch in log.read(TOPIC, partition, start, end, [*SCHEMA.names, "_appended_at"]):
         times = batch.column("_appended_at").cast(pa.int64()).to_pylist()
         rows = batch.select(SCHEMA.names).to_pylist()
-        yield from (Deed(**row, at=at) for row, at in zip(rows, times, strict=True))
+        yield from (LetterAction(**row, at=at) for row, at in zip(rows, times, strict=True))
 
 
-def write_deeds(
+def write_actions(
     log: Log,
-    deeds: Sequence[Deed],
+    actions: Sequence[LetterAction],
     versions: Mapping[str, int],
     *,
     rows: Mapping[str, pa.RecordBatch] | None = None,
@@ -184,8 +186,8 @@ def write_deeds(
     """Write actions, and rows of other topics, in one append. ConflictError, with nothing written, if a letter has another
     version than in `versions`, because another action was recorded, or if a topic does not end where `expect` says."""
     topic = _topic(log)
-    told = [_without_private(log, deed) for deed in deeds]
-    noted = [{name: getattr(deed, name) for name in SCHEMA.names} for deed in told]
+    told = [_without_private(log, record) for record in actions]
+    noted = [{name: getattr(record, name) for name in SCHEMA.names} for record in told]
     batches = {topic.name: [conform(noted, topic)]}
     made_for = {topic.name: topic.incarnation}
     for name, batch in (rows or {}).items():
@@ -194,20 +196,20 @@ def write_deeds(
     return log.append(Append(batches, expect={**(expect or {}), topic.name: versions}, incarnations=made_for))
 
 
-def _without_private(log: Log, deed: Deed) -> Deed:
+def _without_private(log: Log, record: LetterAction) -> LetterAction:
     """Return an action as it is stored forever: rows with private values are left out, since a copy could not be deleted.
     UsageError for an edit of such a row."""
-    topic = log.topics().get(_topic_of(deed.letter))
+    topic = log.topics().get(_topic_of(record.letter))
     if topic is None or not topic.private:
-        return deed
-    if deed.edited_arrow is not None:
+        return record
+    if record.edited_arrow is not None:
         raise UsageError(
-            f"{deed.letter} cannot be edited: topic {topic.name!r} has private columns, and the edit would keep a copy of the row",
+            f"{record.letter} cannot be edited: topic {topic.name!r} has private columns, and the edit would keep a copy of the row",
             hint=f"append the corrected row to {topic.name}, and drop the dead letter",
             topic=topic.name,
-            letter=deed.letter,
+            letter=record.letter,
         )
-    return replace(deed, original=None, error=None, edited=None)
+    return replace(record, original=None, error=None, edited=None)
 
 
 def with_dropped(
@@ -215,7 +217,7 @@ def with_dropped(
 ) -> dict[str, dict[str, int]]:
     """Return the accounts of a view by topic, with failed rows whose letters were dropped counted as dropped. `errors`
     returns the rejected rows of the view, and is only called if letters were dropped."""
-    dropped = read_deeds(log).dropped.get(view)
+    dropped = read_actions(log).dropped.get(view)
     if not dropped:
         return accounts
     try:

@@ -270,7 +270,7 @@ def wait_for(
 class EngineCompanions(Protocol):
     """The sources and sinks that an engine runs."""
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Start declared connectors that do not run. Called repeatedly."""
         ...
 
@@ -392,7 +392,7 @@ class Runner:
         if self._companions is not None:
             with self._companions_lock:
                 if not self._stop.is_set():
-                    self._companions.look()
+                    self._companions.reconcile()
         seen = self._room.log.sequence()
         report = self._room.tick(self._engine, self._tick_rows)
         self._comparing.check(self._engine.manifest)

@@ -101,8 +101,8 @@ class Gate:
             raise Problem(
                 421 if name else 400,
                 "foreign-host",
-                f"this server is not called {name!r}" if name else "the request names no host",
-                hint="headwater serve --allow-host NAME lets it be called so",
+                f"host {name!r} is not allowed" if name else "the request has no Host header",
+                hint="headwater serve --allow-host NAME allows it",
             )
 
     def _check_origin(self, headers: Headers, scope: Scope) -> str | None:
@@ -119,8 +119,8 @@ class Gate:
         raise Problem(
             403,
             "foreign-origin",
-            f"pages of {origin} may not call this server",
-            hint="headwater serve --allow-origin ORIGIN lets them",
+            f"origin {origin} is not allowed",
+            hint="headwater serve --allow-origin ORIGIN allows it",
         )
 
     def _check_token(self, headers: Headers, scope: Scope) -> None:
@@ -134,7 +134,7 @@ class Gate:
             raise Problem(
                 401,
                 "no-token-left",
-                "this workspace had tokens and has none left, so that nobody may come in",
+                "all tokens of this workspace were revoked, so every request is rejected",
                 hint=OPENING,
                 headers={"WWW-Authenticate": 'Bearer realm="headwater"'},
             )
@@ -142,8 +142,8 @@ class Gate:
             raise Problem(
                 401,
                 "no-token",
-                "this server needs a token" if not secret else "this token is not known",
-                hint="Authorization: Bearer hw_...; `headwater token create` makes one",
+                "this server requires a token" if not secret else "the token is unknown",
+                hint="Authorization: Bearer hw_...; `headwater token create` creates one",
                 headers={"WWW-Authenticate": 'Bearer realm="headwater"'},
             )
         needed = needed_scope(scope)
@@ -151,7 +151,7 @@ class Gate:
             raise Problem(
                 403,
                 "wrong-scope",
-                f"this token is not for {'writing' if needed == 'write' else 'reading'}",
+                f"the token does not have the scope {needed}",
                 hint=f"headwater token create NAME --{needed}",
                 headers={
                     "WWW-Authenticate": f'Bearer realm="headwater", error="insufficient_scope", scope="{needed}"'

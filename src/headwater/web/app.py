@@ -84,7 +84,7 @@ class App:
     @property
     def _here(self) -> ServedWorkspace:
         if self._served is None:
-            raise Problem(503, "starting", "the server is not up yet", headers=retry_after(1))
+            raise Problem(503, "starting", "the server is starting", headers=retry_after(1))
         return self._served
 
     @contextlib.asynccontextmanager
@@ -118,10 +118,12 @@ class _Answering:
 def _not_found(request: Request, error: HTTPException) -> Response:
     if error.status_code == 404:
         problem = Problem(
-            404, "no-such-route", f"there is nothing at {request.url.path}", hint="/docs says what is where"
+            404, "no-such-route", f"there is no route {request.url.path}", hint="/docs lists the routes"
         )
     elif error.status_code == 405:
-        problem = Problem(405, "wrong-method", f"{request.method} is not for {request.url.path}")
+        problem = Problem(
+            405, "wrong-method", f"method {request.method} is not allowed at {request.url.path}"
+        )
     else:
         problem = Problem(error.status_code, "refused", error.detail)
     problem.headers.update(error.headers or {})

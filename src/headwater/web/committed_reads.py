@@ -63,8 +63,8 @@ def manifest_at(views: Views, as_of: int | str | datetime | None) -> Manifest | 
             raise Problem(
                 410,
                 "tick-not-kept",
-                f"tick {tick} is read from its own files no more: the first that is, is {kept[0]}",
-                hint=f"ws.query(..., as_of={tick}) computes it from the log, with Spark",
+                f"the files of tick {tick} were removed: the first tick with files is {kept[0]}",
+                hint=f"ws.query(..., as_of={tick}) recomputes it from the log, with Spark",
                 facts={"tick": tick, "first_available": kept[0], "last_available": kept[-1]},
             ) from None
         raise
@@ -159,7 +159,7 @@ class SelectRequest:
                 raise query_too_slow(self.bounds.seconds) from None
             except TooLargeError:
                 raise _too_large(self.bounds.bytes_max) from None
-            return self._found(views, answer)
+            return self._result(views, answer)
 
     def at_last(self, views: Views, log: Log, processes: QueryProcesses) -> ReadResult:
         """Return the result computed by a process; Problem 504 at the query's deadline, at which the process is killed
@@ -177,26 +177,30 @@ class SelectRequest:
                 raise query_too_slow(self.bounds.seconds) from None
             except TooLargeError:
                 raise _too_large(self.bounds.bytes_max) from None
-            return self._found(views, answer)
+            return self._result(views, answer)
 
-    def _found(self, views: Views, answer: pa.Table | str) -> ReadResult:
+    def _result(self, views: Views, answer: pa.Table | str) -> ReadResult:
         if isinstance(answer, str):
             raise _refused(views, answer)
         return ReadResult(answer, self.tick)
 
 
-def asked(
+def select_request(
     log: Log, views: Views, text: str, as_of: int | str | datetime | None, bounds: AnswerBounds
 ) -> SelectRequest:
     """Return the request of a query, parsed as far as needed to check that it is a SELECT and to find the relations
     that it reads."""
     if len(text) > QUERY_CHARACTERS_MAX:
-        raise _refused(views, "a very long query")
+        raise _refused(views, f"it has more than {QUERY_CHARACTERS_MAX:,} characters")
     if _LONG_NUMBER.search(text):
-        raise UsageError("a number in a query has at most 4,000 digits")
+        raise UsageError("a number in the query has more than 4,000 digits", reason="long-number")
     statements = parse(text)
     if len(statements) != 1 or not isinstance(statements[0], s.QueryText):
-        raise UsageError("a query is one SELECT", hint="other statements are for `headwater sql`")
+        raise UsageError(
+            "a query must be exactly one SELECT",
+            hint="`headwater sql` runs other statements",
+            reason="not-a-select",
+        )
     names = {w.text.lower() for w in words_of(text) if w.is_name}
     manifest = manifest_at(views, as_of)
     with names_hinted(log):
@@ -211,8 +215,8 @@ def _refused(views: Views, reason: str) -> Exception:
     return Problem(
         422,
         "query-refused",
-        f"this query is not answered over HTTP: {reason}",
-        hint="`headwater sql` and ws.query run it with Spark; or make it a view and read that",
+        f"this query cannot be answered over HTTP: {reason}",
+        hint="`headwater sql` and ws.query run it with Spark; or create a view of it, and read the view",
         facts={"reason": reason},
     )
 
@@ -221,7 +225,7 @@ def _too_large(bytes_max: int) -> Problem:
     return Problem(
         422,
         "answer-too-large",
-        f"the rows of this answer have more than {bytes_max:,} bytes",
-        hint="ask for fewer rows, with limit, or for fewer columns",
+        f"the rows of the response have more than {bytes_max:,} bytes",
+        hint="request fewer rows, with limit, or fewer columns",
         facts={"bytes_max": bytes_max},
     )

@@ -80,8 +80,8 @@ class Streams:
             raise Problem(
                 429,
                 "too-many-streams",
-                f"{self._most:,} streams are open, which is as many as there may be",
-                hint="close some, or come again later",
+                f"{self._most:,} streams are open, which is the limit",
+                hint="close a stream, or retry later",
                 headers=retry_after(self._retry_after_s),
             )
         return _Stream(
@@ -129,6 +129,6 @@ class _Stream(StreamingResponse):
         async for piece in self._pieces:
             if not self._streams.may_stay(guest):
                 if self._is_events:
-                    yield end("the token is not known any more")
+                    yield end("the token was revoked")
                 return
             yield piece

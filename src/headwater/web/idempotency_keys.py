@@ -58,7 +58,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _UsedKey:
     """A used key. For a key that another process wrote, the receipt is reconstructed when it is requested."""
 
     body: bytes
@@ -76,7 +76,7 @@ def key_of(name: str, owner: str, topic: str, kind: str, body: bytes) -> Key:
             400,
             "bad-idempotency-key",
             f"an Idempotency-Key has 1 to {KEY_CHARACTERS_MAX} characters",
-            hint="a random UUID for each post is a good one",
+            hint="use a random UUID for each request",
         )
     said = hashlib.sha256(f"{owner}\0{topic.lower()}\0{name}".encode())
     content = hashlib.sha256(kind.encode() + b"\0" + body)
@@ -95,7 +95,7 @@ class IdempotencyKeys:
         self._clock = clock
         self._create = create
         self._topic: TopicDefinition | None = None
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._known: OrderedDict[bytes, _UsedKey] = OrderedDict()
         self._read_to = 0
         self._window_us = parse_span_us(retention)
 
@@ -112,13 +112,13 @@ class IdempotencyKeys:
                 422,
                 "idempotency-key-reused",
                 "this Idempotency-Key was used for another body",
-                hint="a key stands for one post: take a new one, or send the same bytes again",
+                hint="a key stands for one request: use a new key, or send the same bytes again",
             )
         return known.receipt or self._located(known)
 
     def refresh(self) -> None:
         """Read the keys written by other processes."""
-        topic = self._made()
+        topic = self._topic_of_keys()
         info = self._log.partitions(topic.name)[0]
         start = max(self._read_to, info.first, info.end - KEYS_MAX)
         columns = ["key", "body", "topic", "share", "_appended_at", "_sequence"]
@@ -127,7 +127,7 @@ class IdempotencyKeys:
             rows = zip(*(batch.column(name).to_pylist() for name in columns[:4]), strict=True)
             sequences = batch.column("_sequence").to_pylist()
             for (name, body, of, share), at, sequence in zip(rows, moments, sequences, strict=True):
-                self._remember(name, _Known(body, of, at, sequence, _read_share(share)))
+                self._remember(name, _UsedKey(body, of, at, sequence, _read_share(share)))
         self._read_to = info.end
 
     def append(self, append: Append, topic: str, keys: Sequence[tuple[Key, Share | None]]) -> Receipt:
@@ -135,7 +135,7 @@ class IdempotencyKeys:
 
         A share is None if the whole append belongs to the key. ConflictError if another process wrote keys since `refresh`.
         """
-        made = self._made()
+        made = self._topic_of_keys()
         rows = [
             {"key": key.name, "body": key.body, "topic": topic, "share": _write_share(share)}
             for key, share in keys
@@ -151,7 +151,7 @@ class IdempotencyKeys:
         self._read_to = receipt.positions[made.name][0][1]
         for key, share in keys:
             own = mine if share is None else own_receipt(mine, topic, share)
-            self._remember(key.name, _Known(key.body, topic, now, 0, share, own))
+            self._remember(key.name, _UsedKey(key.body, topic, now, 0, share, own))
         return mine
 
     def keep_trying(self, act: Callable[[], None]) -> None:
@@ -162,25 +162,25 @@ class IdempotencyKeys:
             try:
                 return act()
             except ConflictError as conflict:
-                if conflict.facts.get("topic") != self._made().name:
+                if conflict.facts.get("topic") != self._topic_of_keys().name:
                     raise
                 # the other process's commit may not be visible yet
                 self._log.wait_commit(seen, CONFLICT_WAIT_MS)
         return act()
 
-    def _made(self) -> TopicDefinition:
+    def _topic_of_keys(self) -> TopicDefinition:
         if self._topic is None or self._topic.name not in self._log.topics():
             self._topic = self._create()
             self._read_to = 0
         return self._topic
 
-    def _remember(self, name: bytes, known: _Known) -> None:
+    def _remember(self, name: bytes, known: _UsedKey) -> None:
         self._known[name] = known
         self._known.move_to_end(name)
         while len(self._known) > KEYS_MAX:
             self._known.popitem(last=False)
 
-    def _located(self, known: _Known) -> Receipt:
+    def _located(self, known: _UsedKey) -> Receipt:
         """Reconstruct the receipt of a commit of another process, from its number and append time."""
         found: dict[int, tuple[int, int]] = {}
         partitions = self._log.partitions(known.topic)
@@ -207,8 +207,8 @@ class IdempotencyKeys:
             return whole
         if known.share is None or any(p not in found for p in known.share):
             raise AlreadyWrittenError(
-                "this Idempotency-Key was used: its rows were written, and are kept no more",
-                hint="there is nothing left to do",
+                "the rows of this Idempotency-Key were written, and were removed since",
+                hint="nothing is left to do",
             )
         return own_receipt(whole, known.topic, known.share)
 

@@ -127,7 +127,7 @@ class Ingest:
             most -= most // SMALL_SHARE
         full = self._bytes + size > most
         if full or self._posts >= self._settings.posts_waiting_max:
-            raise _too_busy("too many bytes" if full else "too many posts", self._settings)
+            raise _too_busy("too many bytes" if full else "too many requests", self._settings)
 
     def reserve(self, size: int, of: int | None = None) -> None:
         """Reserve space for received bytes; `of` is the number of bytes of the body received by now. Problem 429 if
@@ -220,8 +220,8 @@ def _too_busy(what: str, settings: ServerSettings) -> Problem:
     return Problem(
         429,
         "too-busy",
-        f"more is being written than fits: {what}",
-        hint="send it again a little later; larger bodies and fewer of them are faster",
+        f"the buffer of requests to write is full: {what}",
+        hint="retry later; fewer and larger bodies are faster",
         headers=retry_after(settings.retry_after_s),
     )
 
@@ -380,7 +380,7 @@ def _captured(
     rows, sent = [origin.row for _, origin in handed], [origin.sent_us for _, origin in handed]
     try:
         if any(origin.source != topic.captured_by for _, origin in handed):
-            raise UsageError(f"topic {topic.name!r} is not filled by this source", topic=topic.name)
+            raise UsageError(f"this source does not fill topic {topic.name!r}", topic=topic.name)
         batch = captured(conform(rows, rows_of(topic), captured=True), topic, sent, sent)
         return [(post, batch.slice(place, 1)) for place, (post, _) in enumerate(handed)]
     except HeadwaterError as error:

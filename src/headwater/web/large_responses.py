@@ -68,7 +68,7 @@ def _too_busy(settings: ServerSettings) -> Problem:
     return Problem(
         429,
         "too-busy",
-        "large answers to others wait to be read",
-        hint="come again a little later, or ask for fewer rows: limit=",
+        "the buffer of large responses is full: other clients have not read theirs yet",
+        hint="retry later, or request fewer rows: limit=",
         headers=retry_after(settings.retry_after_s),
     )

@@ -28,7 +28,11 @@ def refuse_unknown(request: Request, known: Sequence[str]) -> None:
         return
     for name in request.query_params:
         if name not in known:
-            raise UsageError(f"there is no parameter {name!r}", hint=f"there are {', '.join(known)}")
+            raise UsageError(
+                f"there is no parameter {name!r}",
+                hint=f"the parameters are {', '.join(known)}",
+                parameter=name,
+            )
 
 
 def whole(request: Request, name: str, default: int, least: int, most: int) -> int:
@@ -37,7 +41,7 @@ def whole(request: Request, name: str, default: int, least: int, most: int) -> i
     if text is None:
         return default
     if not re.fullmatch(r"[0-9]{1,15}", text) or not least <= int(text) <= most:
-        raise UsageError(f"{name} is a whole number from {least:,} to {most:,}, not {text!r}")
+        raise UsageError(f"{name} is a whole number from {least:,} to {most:,}, not {text!r}", parameter=name)
     return int(text)
 
 
@@ -51,7 +55,7 @@ def seconds(request: Request, name: str, default: float, most: float) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found <= most:
-        raise UsageError(f"{name} is a number of seconds from 0 to {most:g}, not {text!r}")
+        raise UsageError(f"{name} is a number of seconds from 0 to {most:g}, not {text!r}", parameter=name)
     return found
 
 
@@ -61,7 +65,7 @@ def flag(request: Request, name: str) -> bool:
     if text is None:
         return False
     if text.lower() not in ("", "true", "1", "yes", "false", "0", "no"):
-        raise UsageError(f"{name} is true or false, not {text!r}")
+        raise UsageError(f"{name} is true or false, not {text!r}", parameter=name)
     return text.lower() not in ("false", "0", "no")
 
 
@@ -116,7 +120,9 @@ def places(text: str) -> dict[int, int]:
     """Parse `0@17,1@4` to {0: 17, 1: 4}; a commit that follows it is read by `commit_of`."""
     text, _ = split_token(text)
     if not _PLACES.match(text):
-        raise UsageError(f"{text!r} is not a position", hint="partition@offset,..., such as 0@17,1@4")
+        raise UsageError(
+            f"{text!r} is not a position", hint="partition@offset,..., such as 0@17,1@4", position=text
+        )
     return {int(p): int(offset) for p, offset in (part.split("@") for part in text.split(","))}
 
 
@@ -143,19 +149,25 @@ def equalities(
         name = given if given in schema.names else names.get(given.lower())
         if name is None:
             raise UsageError(
-                f"{what} has no column {given!r}", hint=f"its columns are {', '.join(schema.names)}"
+                f"{what} has no column {given!r}",
+                hint=f"its columns are {', '.join(schema.names)}",
+                column=given,
             )
         kind = schema.field(name).type
         if pa.types.is_nested(kind):
             raise UsageError(
-                f"column {name!r} is {format_type(kind)}, which is not compared here", hint="POST /query can"
+                f"column {name!r} is {format_type(kind)}, which cannot be compared here",
+                hint="POST /query can compare it",
+                column=name,
             )
         try:
             value = text_decoder(kind)(text)
             pa.scalar(value, kind)
         except (ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException):
             raise UsageError(
-                f"column {name!r} is {format_type(kind)}, and {text!r} is none", column=name, value=text
+                f"{text!r} is not a value of column {name!r}, which is {format_type(kind)}",
+                column=name,
+                value=text,
             ) from None
         found.setdefault(name, []).append(value)
     return found

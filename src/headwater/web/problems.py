@@ -129,7 +129,7 @@ def problem_of(error: Exception) -> Problem:
     return Problem(
         500,
         "internal-error",
-        "the server failed to do this; its log says why",
+        "internal error: the log of the server has the details",
         hint=f"look for {number} in the log of the server",
         facts={"id": number},
     )

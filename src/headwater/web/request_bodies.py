@@ -64,8 +64,8 @@ def media_of(content_type: str | None, content_encoding: str | None = None) -> M
         raise Problem(
             415,
             "unsupported-encoding",
-            f"bodies are not taken in encoding {content_encoding!r}",
-            hint="send it as it is; an Arrow stream may be compressed inside",
+            f"content encoding {content_encoding!r} is not supported",
+            hint="send the body unencoded; the buffers of an Arrow stream may be compressed",
         )
     name = (content_type or "").split(";")[0].strip().lower()
     found = _NAMES.get(name)
@@ -73,7 +73,7 @@ def media_of(content_type: str | None, content_encoding: str | None = None) -> M
         raise Problem(
             415,
             "unsupported-media-type",
-            f"a body of type {name!r} is not taken" if name else "the type of the body is not said",
+            f"content type {name!r} is not supported" if name else "the request has no Content-Type",
             hint="Content-Type: " + ", ".join(media.value for media in Media),
         )
     return found
@@ -148,7 +148,7 @@ class BodyReader:
         except ValueError as error:
             raise UsageError(
                 f"the body is not JSON: {error}",
-                hint="an object is a row, an array has several; JSON lines are application/x-ndjson",
+                hint="an object is one row, an array several; JSON lines are application/x-ndjson",
             ) from None
         if isinstance(found, dict):
             return [found]
@@ -193,7 +193,7 @@ class BodyReader:
                 413,
                 "body-too-large",
                 f"the body has more than {most:,} objects and arrays",
-                hint="send it in pieces",
+                hint="send the rows in several requests",
             )
 
     # --- Arrow -----------------------------------------------------------------------------------------------------
@@ -203,13 +203,18 @@ class BodyReader:
             table, size = read_stream(body, self._bounds)
         except StreamTooLargeError as error:
             raise Problem(
-                413, "body-too-large", f"the Arrow stream is too large: {error}", hint="send it in pieces"
+                413,
+                "body-too-large",
+                f"the Arrow stream is too large: {error}",
+                hint="send the rows in several requests",
             ) from None
         except StreamError as error:
             raise UsageError(
-                "the body is not an Arrow stream that is accepted here",
+                "the body is not a supported Arrow stream",
                 detail=str(error) or None,
                 hint="docs/http.md lists the types; views of strings, as polars writes them, are sent as plain strings",
+                topic=self._topic.name,
+                reason="arrow-stream",
             ) from None
         topic = self._topic.given
         if not topic.nested_places and table.schema.equals(topic.row_schema):  # nothing is converted
@@ -229,8 +234,8 @@ class BodyReader:
                 413,
                 "body-too-large",
                 f"the rows take about {size:,} bytes in the columns of topic {self._topic.name!r}, "
-                f"and may take {self._bounds.bytes_max:,}",
-                hint="send them in pieces",
+                f"more than the limit of {self._bounds.bytes_max:,}",
+                hint="send the rows in several requests",
             )
 
     def _size_of(self, rows: pa.Table) -> int:
@@ -257,5 +262,5 @@ class BodyReader:
             413,
             "body-too-large",
             f"the body has more than {self._rows_max:,} rows",
-            hint="send them in pieces; headwater serve --body-rows N takes more",
+            hint="send the rows in several requests; headwater serve --body-rows N raises the limit",
         )

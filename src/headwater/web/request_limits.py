@@ -36,7 +36,9 @@ async def in_time(request: Request, reading: Awaitable[T]) -> T:
             return await reading
     except TimeoutError:
         raise _too_slow(
-            "body", seconds, "send it faster, or in pieces; headwater serve --body-timeout '5 minutes'"
+            "body",
+            seconds,
+            "send it faster, or in several requests; headwater serve --body-timeout '5 minutes'",
         ) from None
 
 
@@ -109,8 +111,8 @@ class _Bounded(HttpToolsProtocol):
                 Problem(
                     503,
                     "too-many-connections",
-                    f"there are {self.connections_max:,} connections already",
-                    hint="come again a little later; headwater serve --connections N lets more in",
+                    f"{self.connections_max:,} connections are open, which is the limit",
+                    hint="retry later; headwater serve --connections N raises the limit",
                     headers=retry_after(self.retry_after_s),
                 )
             )
@@ -186,7 +188,7 @@ class _Bounded(HttpToolsProtocol):
     def _head_is_late(self) -> None:
         self._awaiting_head = None
         if not self.transport.is_closing():
-            self._end_with(_too_slow("head", self.head_s, "send it at once"))
+            self._end_with(_too_slow("head", self.head_s, "send the head of a request without pauses"))
 
     def _end_with(self, problem: Problem) -> None:
         """Respond without having read a request, and close the connection."""
@@ -207,7 +209,7 @@ def _too_slow(what: str, seconds: float, hint: str) -> Problem:
     return Problem(
         408,
         f"{what}-too-slow",
-        f"the {what} of the request did not come within {seconds:g} s",
+        f"the {what} of the request did not arrive within {seconds:g} s",
         hint=hint,
         facts={"seconds_max": seconds},
         headers={"Connection": "close"},

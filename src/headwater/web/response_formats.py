@@ -45,7 +45,7 @@ def form_of(request: Request, offered: tuple[ResponseFormat, ...] = _ROWS) -> Re
         raise Problem(
             406,
             "not-acceptable",
-            f"there is no answer of type {accepted!r}",
+            f"no response format matches {accepted!r}",
             hint="Accept: " + ", ".join(form.value for form in offered),
         )
     return preferred

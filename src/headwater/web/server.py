@@ -61,8 +61,8 @@ def check(settings: ServerSettings, workspace: Workspace) -> None:
     """Raise UsageError if the server would be open to other machines without tokens, or its settings are invalid."""
     if not settings.on_loopback and not settings.insecure and not tokens(workspace.log):
         raise UsageError(
-            f"{settings.host} can be reached from other machines, and there are no tokens",
-            hint="headwater token create NAME --read --write makes one; --insecure lets everybody in",
+            f"{settings.host} can be reached from other machines, and the workspace has no tokens",
+            hint="headwater token create NAME --read --write creates one; --insecure allows access without tokens",
         )
     if (settings.certificate is None) != (settings.key is None):
         raise UsageError("TLS needs both --certificate and --key")
@@ -82,13 +82,11 @@ def warning(settings: ServerSettings, workspace: Workspace) -> str | None:
     if tokens(workspace.log):
         return None
     if settings.insecure:
-        return (
-            "warning: --insecure, and there is no token: everybody who reaches the server may read and write"
-        )
+        return "warning: --insecure, and there is no token: every client that reaches the server may read and write"
     if not is_closed(workspace.log):
         return None
     return (
-        "warning: this workspace had tokens and has none left: every request but /health and signed webhooks is answered 401\n"
+        "warning: all tokens of this workspace were revoked: every request but /health and signed webhooks is answered 401\n"
         f"  {OPENING}"
     )
 
@@ -100,8 +98,8 @@ def bind(settings: ServerSettings) -> socket.socket:
         return socket.create_server((settings.host, settings.port), family=family, backlog=2_048)
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"the server cannot listen at {settings.host} port {settings.port}: {error}",
-            hint="--port 0 takes one that is free",
+            f"the server cannot listen on {settings.host} port {settings.port}: {error}",
+            hint="--port 0 picks a free port",
         ) from None
 
 
@@ -117,7 +115,7 @@ def serve(workspace: Workspace, settings: ServerSettings, started: Callable[[str
     check(settings, workspace)
     with contextlib.closing(bind(settings)) as listening:
         where = address(settings, listening)
-        server = _made(App(workspace, settings), settings, lambda: started(where))
+        server = _make_server(App(workspace, settings), settings, lambda: started(where))
         server.run(sockets=[listening])
 
 
@@ -127,14 +125,14 @@ def beside(workspace: Workspace, settings: ServerSettings) -> Iterator[str]:
     check(settings, workspace)
     with contextlib.closing(bind(settings)) as listening:
         up = threading.Event()
-        server = _made(App(workspace, settings, beside_engine=True), settings, up.set)
+        server = _make_server(App(workspace, settings, beside_engine=True), settings, up.set)
         thread = threading.Thread(
             target=lambda: server.run(sockets=[listening]), name="headwater-web", daemon=True
         )
         thread.start()
         while not up.wait(0.1):
             if not thread.is_alive():
-                raise UsageError("the server did not start", hint="its log says why")
+                raise UsageError("the server did not start", hint="see its log")
         try:
             yield address(settings, listening)
         finally:
@@ -142,7 +140,7 @@ def beside(workspace: Workspace, settings: ServerSettings) -> Iterator[str]:
             thread.join(settings.stop_s + START_S)
 
 
-def _made(app: App, settings: ServerSettings, started: Callable[[], None]) -> _Server:
+def _make_server(app: App, settings: ServerSettings, started: Callable[[], None]) -> _Server:
     raise_files_max(settings)
     config = uvicorn.Config(
         app,

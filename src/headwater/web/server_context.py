@@ -64,7 +64,7 @@ class ServedWorkspace:
         self.settings = settings
         self.log: Log = workspace.log
         self.views: Views = workspace._views
-        self.outside: Supervisor = workspace._outside
+        self.supervisor: Supervisor = workspace._outside
         self.clock = workspace._clock
         self.guests = Guests(self.log, insecure=settings.insecure)
         self.streams = Streams(settings.streams_max, settings.retry_after_s, self.guests.may_stay)
@@ -79,7 +79,7 @@ class ServedWorkspace:
         self._scans = WorkerPool("scan", settings.scan_threads, queries, *bounds)
         self._queries = WorkerPool("query", settings.query_threads, queries, *bounds)
         self._heavy = WorkerPool("process", settings.query_processes, queries, *bounds)
-        self._followings = WorkerPool(
+        self._stream_steps = WorkerPool(
             "stream", settings.stream_threads, 2 * settings.streams_max, *bounds, spare=1
         )
         self._beside_engine = beside_engine
@@ -97,7 +97,7 @@ class ServedWorkspace:
     async def open(self) -> None:
         """Read the tokens, and start the background work."""
         await self.run(self.guests.refresh)
-        await self.run(self.outside.sources.hooks.serve)
+        await self.run(self.supervisor.sources.hooks.serve)
         self._tending = asyncio.create_task(self._tend())
 
     def stop(self) -> None:
@@ -114,12 +114,12 @@ class ServedWorkspace:
         await asyncio.to_thread(self._writers.shutdown)
         await asyncio.to_thread(self._large_writers.shutdown)
         self.processes.close()  # first: threads wait for the processes
-        for work in (self._readings, self._scans, self._queries, self._heavy, self._followings):
+        for work in (self._readings, self._scans, self._queries, self._heavy, self._stream_steps):
             await work.close()
         if not self._beside_engine:
-            await asyncio.to_thread(self.outside.alerts.stop)
+            await asyncio.to_thread(self.supervisor.alerts.stop)
         # last: a background refresh in progress would start the hooks again
-        await asyncio.to_thread(self.outside.sources.hooks.rest)
+        await asyncio.to_thread(self.supervisor.sources.hooks.rest)
 
     async def run(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a short blocking function in a thread; Problem 429 if too many requests wait for one, 504 if it takes too
@@ -136,15 +136,17 @@ class ServedWorkspace:
             lambda: act(*args, **kwargs), self.settings.query_s + QUERY_GRACE_S, query_too_slow
         )
 
-    async def toil(self, until_s: float, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_query_process(
+        self, until_s: float, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Run a function that waits for a query process, in a thread, until a time of the monotonic clock; Problem 429
         or 504."""
         left = max(0.0, until_s - time.monotonic())
         return await self._heavy.run(lambda: act(*args, **kwargs), left + QUERY_GRACE_S, query_too_slow)
 
-    async def look(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def stream_step(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run the next step of a stream in a thread; Problem 429 or 504 as in `run`."""
-        return await self._followings.run(lambda: act(*args, **kwargs))
+        return await self._stream_steps.run(lambda: act(*args, **kwargs))
 
     async def reach(self, after: Receipt | str | None, timeout_s: float) -> None:
         """Wait until the views include an append, or a position of a source; Problem 503 if no engine runs."""
@@ -154,7 +156,7 @@ class ServedWorkspace:
         known = await self.run(self.log.topics)
         for topic in receipt.positions:
             if topic not in known:
-                raise UsageError(f"after names topic {topic!r}, which is not there", topic=topic)
+                raise UsageError(f"after names topic {topic!r}, which does not exist", topic=topic)
         reached = await self.run(self.views.reached, receipt)
         deadline = asyncio.get_running_loop().time() + timeout_s
         bell = self.watch.ticking()
@@ -167,32 +169,32 @@ class ServedWorkspace:
                 raise Problem(
                     503,
                     "no-engine",
-                    "the views have not seen that append, and no engine runs on this workspace that would make them",
+                    "the views have not read that append, and no engine runs on this workspace",
                     hint="`headwater run` keeps the views up to date",
                     headers=retry_after(self.settings.retry_after_s),
                 )
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0 or self.streams.stopping.is_set():
                 raise LogTimeoutError(
-                    f"the views did not see that append within {timeout_s:g} s",
-                    hint="timeout= waits longer; `headwater status` says how far they are behind",
+                    f"the views did not read that append within {timeout_s:g} s",
+                    hint="timeout= waits longer; `headwater status` shows how far they are behind",
                 )
             await bell.wait(min(left, LOOK_S), rung)
 
     async def _captured(self, after: str, timeout_s: float) -> Receipt:
         """Return a receipt of all records of the only source up to a position. If the engine is in another process,
         waits for commits."""
-        sources = self.outside.sources
+        sources = self.supervisor.sources
         names = list(await self.run(sources.definitions))
         if len(names) != 1:
             raise UsageError(
-                f"after={after!r} is neither a receipt nor a position of the one source: there are {len(names)} sources",
-                hint="pass the receipt that a post was answered with, such as clicks:0@17-20",
+                f"after={after!r} is neither a receipt nor a position of the only source: there are {len(names)} sources",
+                hint="pass the receipt of an append, such as clicks:0@17-20",
             )
         sequence = sources.position_of(after)
         if self._beside_engine:  # this process can request the position of an idle server
             return await self._scans.run(
-                lambda: self.outside.captured(names[0], sequence, timeout_s),
+                lambda: self.supervisor.wait_captured(names[0], sequence, timeout_s),
                 timeout_s + self.settings.query_s,
             )
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -202,17 +204,17 @@ class ServedWorkspace:
             if left <= 0:
                 raise LogTimeoutError(
                     f"source {names[0]!r} did not reach {after} within {timeout_s:g} s",
-                    hint="it is read while `headwater run` runs; `headwater status` says how far it is",
+                    hint="the source is read while `headwater run` runs; `headwater status` shows its position",
                 )
             await self.run(self.log.wait_commit, seen, min(left, SOURCE_WAIT_S) * 1_000)
         ends = await self.run(lambda: self.log.ends(list(self.log.topics())))
         return Receipt({t: {p: (0, end) for p, end in parts.items() if end} for t, parts in ends.items()})
 
     async def _tend(self) -> None:
-        looks = [self.guests.refresh, self.outside.sources.hooks.serve]
+        looks = [self.guests.refresh, self.supervisor.sources.hooks.serve]
         if not self._beside_engine:
             # Without an engine the server checks the alerts: one of them may be that no engine runs.
-            looks.append(self.outside.alerts.start)
+            looks.append(self.supervisor.alerts.start)
         while True:
             await asyncio.sleep(TEND_EVERY_S)
             for look in looks:

@@ -31,9 +31,7 @@ PREFIX = "hw_"
 CLOSED = "tokens"
 """Kind of the catalog entry that records that there has been a token. No operation removes it."""
 _NEEDED = "needed"
-OPENING = (
-    "headwater token create NAME --read --write makes a token; headwater serve --insecure lets everybody in"
-)
+OPENING = "headwater token create NAME --read --write creates a token; headwater serve --insecure allows access without one"
 """How to open a workspace that is closed and has no token left."""
 Scope = Literal["read", "write"]
 SCOPES: tuple[Scope, ...] = ("read", "write")
@@ -54,10 +52,12 @@ class AccessToken:
 def create(log: Log, name: str, scopes: Sequence[Scope]) -> str:
     """Create a token and return it; it is never shown again."""
     if not name or len(name) > 100 or any(not c.isprintable() for c in name):
-        raise UsageError("a token has a name of 1 to 100 printable characters", hint="who is it for?")
+        raise UsageError(
+            "a token has a name of 1 to 100 printable characters", hint="name the program that uses it"
+        )
     wanted = [scope for scope in SCOPES if scope in scopes]
     if not wanted:
-        raise UsageError("a token is for reading, for writing, or for both")
+        raise UsageError("a token needs a scope: read, write, or both", reason="no-scope")
     secret = PREFIX + secrets.token_urlsafe(32)
     document = {"sha256": _digest(secret), "scopes": wanted}
     close(log)  # before the token: a crash in between leaves the workspace closed
@@ -65,7 +65,7 @@ def create(log: Log, name: str, scopes: Sequence[Scope]) -> str:
         log.put_entry(TOKEN, name, document, expect=None)
     except ConflictError:
         raise UsageError(
-            f"there is a token {name!r} already", hint=f"headwater token revoke {name!r} ends it"
+            f"token {name!r} already exists", hint=f"headwater token revoke {name!r} revokes it", token=name
         ) from None
     return secret
 
@@ -88,7 +88,9 @@ def revoke(log: Log, name: str) -> None:
     known = [token.name for token in tokens(log)]
     if name not in known:
         raise UsageError(
-            f"there is no token {name!r}", hint=f"there are {', '.join(known)}" if known else "there is none"
+            f"there is no token {name!r}",
+            hint=f"the tokens are {', '.join(known)}" if known else "there are no tokens",
+            token=name,
         )
     close(log)  # an earlier version, which did not record this, may have created the token
     log.drop_entry(TOKEN, name)
@@ -146,7 +148,7 @@ class Guests:
                 try:
                     close(self._log)
                 except (HeadwaterError, OSError) as error:  # the next refresh tries again
-                    _logger.warning("that the workspace has tokens could not be remembered yet: %s", error)
+                    _logger.warning("that the workspace has tokens could not be recorded yet: %s", error)
 
     def admit(self, secret: str) -> AccessToken | None:
         """Return the token with this secret, or None. All tokens are compared in full, so that the time taken reveals

@@ -51,8 +51,8 @@ class WorkerPool:
             raise Problem(
                 429,
                 "too-busy",
-                "more is being read than there are threads for",
-                hint="come again a little later",
+                "all threads that read are busy",
+                hint="retry later",
                 headers=retry_after(self._retry_after_s),
             )
         loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class WorkerPool:
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     def _start(self, job: _Job) -> None:
-        self._threads.submit(job.work, self._ended)
+        self._threads.submit(job.work, self._finish)
         self._free -= 1
         job.has_thread = True
 
@@ -91,7 +91,7 @@ class WorkerPool:
             job.is_replaced = True
             self._freed()
 
-    def _ended(self, job: _Job, result: object, error: BaseException | None) -> None:
+    def _finish(self, job: _Job, result: object, error: BaseException | None) -> None:
         """Pass on what a thread returned, unless the request was answered already, and give the thread to the next."""
         if not job.answer.done():
             if error is None:
@@ -139,8 +139,8 @@ def query_too_slow(seconds: float) -> Problem:
     return Problem(
         504,
         "query-too-slow",
-        f"this query took longer than {seconds:g} s, and was broken off",
-        hint="make it a view and read that; or let queries take longer: headwater serve --query-timeout '2 minutes'",
+        f"this query took longer than {seconds:g} s, and was cancelled",
+        hint="create a view of it, and read the view; or raise the limit: headwater serve --query-timeout '2 minutes'",
         facts={"seconds_max": seconds},
     )
 
@@ -151,6 +151,6 @@ def too_slow(seconds: float) -> Problem:
         504,
         "too-slow",
         f"this request took longer than {seconds:g} s",
-        hint="ask for less, or let requests take longer: headwater serve --query-timeout '2 minutes'",
+        hint="request less, or raise the limit: headwater serve --query-timeout '2 minutes'",
         facts={"seconds_max": seconds},
     )

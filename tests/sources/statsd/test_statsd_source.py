@@ -92,7 +92,7 @@ def sender() -> Iterator[socket.socket]:
 
 def start(ws: hw.Workspace) -> tuple[str, int]:
     """Keep sources going as an engine does; where it listens."""
-    ws._outside.look()
+    ws._outside.reconcile()
     arrive(ws)
     found = re.search(r"listening at (.+):(\d+)", ws.source("app").status.state)
     assert found is not None
@@ -146,7 +146,7 @@ def test_what_was_received_is_appended_before_it_stops_and_counts_go_on_after(
     where = start(ws)
     sender.sendto(b"?", where)
     ws.sql("ALTER SOURCE app SET (every = '1 ms')")  # begins anew where it is
-    ws._outside.look()
+    ws._outside.reconcile()
     ws._outside.sources.start()
     arrive(ws)
     counts = ws._outside.sources.facts()["app"]["counts"]

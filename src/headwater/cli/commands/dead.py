@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headwater.connectors.dead_letter_store.letter_store import LetterState
-    from headwater.connectors.dead_letters.dead_letters import Dead
+    from headwater.connectors.dead_letters.dead_letters import DeadLetters
     from headwater.engine.row_errors.rejected_row_counts import RejectedRows
-    from headwater.views.dead_letter_actions import Deed
+    from headwater.views.dead_letter_actions import LetterAction
 
 NONE_DEAD = "no dead letters"
 NONE_OPEN = "no dead letters wait for anybody; --all shows what was done about earlier ones"
@@ -84,7 +84,7 @@ def dead(context: click.Context, as_json: bool) -> None:
     with session.open() as ws:
         letters = ws.dead()
         found = letters.counts()
-        _say_silent(letters)
+        _say_unreadable(letters)
         others = [one for one in outside_of(ws).rejected() if one.outcome != "diverted"]
     print_listing(_counts(found, others), as_json=as_json, empty=NONE_DEAD)
     for one in others if not as_json else ():
@@ -126,7 +126,7 @@ def list_letters(
     with session.open() as ws:
         letters = ws.dead()
         found = letters.page(of, "all" if everything else "open", limit)
-        _say_silent(letters)
+        _say_unreadable(letters)
         some = found.total > 0 or letters.page(of, "all", 1).total > 0
     shown = table_of(found.letters).to_pylist()
     if not as_json:
@@ -255,8 +255,8 @@ def replay(
         context.exit(1)
 
 
-def _say_silent(letters: Dead) -> None:
-    for owner, why in letters.silent.items():
+def _say_unreadable(letters: DeadLetters) -> None:
+    for owner, why in letters.unreadable.items():
         click.echo(f"the letters of {owner} are not shown: {why}", err=True)
 
 
@@ -318,25 +318,25 @@ def _print(one: LetterState) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         click.echo(f"{name:<{width}}  {shown(value)}")
-    if one.deeds:
+    if one.actions:
         click.echo()
-        print_table([_done(deed) for deed in one.deeds])
+        print_table([_done(record) for record in one.actions])
 
 
-def _done(deed: Deed) -> dict[str, Any]:
+def _done(record: LetterAction) -> dict[str, Any]:
     from headwater.core.clock import from_us
 
     return {
-        "at": from_us(deed.at),
-        "who": deed.who,
-        "did": _did(deed),
-        "reason": deed.reason,
-        "row": deed.edited,
+        "at": from_us(record.at),
+        "who": record.who,
+        "did": _did(record),
+        "reason": record.reason,
+        "row": record.edited,
     }
 
 
-def _did(deed: Deed) -> str:
-    return "replay, and it was taken" if deed.settled else deed.action
+def _did(record: LetterAction) -> str:
+    return "replay, and it was taken" if record.settled else record.action
 
 
 def _facts(one: LetterState) -> dict[str, Any]:
@@ -356,15 +356,15 @@ def _facts(one: LetterState) -> dict[str, Any]:
         "version": one.version,
         "deeds": [
             {
-                "at": from_us(deed.at),
-                "who": deed.who,
-                "action": deed.action,
-                "settled": deed.settled,
-                "reason": deed.reason,
-                "original": deed.original,
-                "edited": deed.edited,
+                "at": from_us(record.at),
+                "who": record.who,
+                "action": record.action,
+                "settled": record.settled,
+                "reason": record.reason,
+                "original": record.original,
+                "edited": record.edited,
             }
-            for deed in one.deeds
+            for record in one.actions
         ],
     }
 

@@ -175,12 +175,12 @@ def _sinks_behind(ws: Workspace) -> list[dict[str, Any]]:
     """Return the lag of each sink behind its view."""
     if not ws.log.entries("sink"):
         return []
-    from headwater.connectors.manage.sink_probe import look_at
+    from headwater.connectors.manage.sink_probe import probe_sinks
 
     sinks = outside_of(ws).sinks
     declared = sinks.definitions()
     found = []
-    for name, told in look_at(sinks, declared).items():
+    for name, told in probe_sinks(sinks, declared).items():
         about = {"sink": name, "view": declared[name].view, "ticks": told.lag.ticks, "rows": told.lag.rows}
         seconds = round(told.lag.seconds, 3)
         found.append({**about, "seconds": seconds, "tick": told.status.tick, "state": told.status.state})

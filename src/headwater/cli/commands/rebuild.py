@@ -141,8 +141,8 @@ def _drop_sink(sink: SinkHandle, as_json: bool) -> None:
 
 
 def _sink(sink: SinkHandle, *, verify: bool, back: bool, as_json: bool) -> None:
-    with _steps() as told:
-        done: Rebuilt = (sink.back if back else sink.rebuild)(verify=verify, told=told)
+    with _steps() as on_step:
+        done: Rebuilt = (sink.back if back else sink.rebuild)(verify=verify, on_step=on_step)
     if as_json:
         print_json(done)
         return

@@ -156,7 +156,7 @@ def _sources(ws: Workspace, health: Health) -> list[dict[str, Any]]:
     known = sources.facts()
     found = []
     for name, made in sources.definitions().items():
-        told, facts = sources.told(name), known.get(name, {})
+        told, facts = sources.status(name), known.get(name, {})
         found.append(
             {
                 "source": name,
@@ -182,10 +182,10 @@ def _asked(ws: Workspace) -> Mapping[str, SinkStatus]:
     """Return the status of sinks with their targets probed; targets that do not answer are not waited for."""
     if not ws.log.entries("sink"):
         return {}
-    from headwater.connectors.manage.sink_probe import look_at
+    from headwater.connectors.manage.sink_probe import probe_sinks
 
     sinks = outside_of(ws).sinks
-    return look_at(sinks, sinks.definitions())
+    return probe_sinks(sinks, sinks.definitions())
 
 
 def _sink_state(found: ComponentHealth, told: SinkStatus) -> str:

@@ -25,7 +25,7 @@ from headwater.sql.duckdb.serve import decline_reason, serve
 if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
-Figures = Callable[[], Iterable[Metric]]
+CollectMetrics = Callable[[], Iterable[Metric]]
 """Callable that returns the current metrics."""
 WHOLE = "*"
 """Key of an episode for a view as a whole."""
@@ -47,10 +47,10 @@ class MatchingRows:
 class Observer:
     """Evaluates the alerts of a workspace. The result at a tick is cached until the next tick."""
 
-    def __init__(self, log: Log, views: Callable[[], Views], figures: Figures) -> None:
+    def __init__(self, log: Log, views: Callable[[], Views], metrics: CollectMetrics) -> None:
         self._log = log
         self._views = views
-        self._figures = figures
+        self._metrics = metrics
         self._kept: dict[str, tuple[AlertDefinition, int, MatchingRows]] = {}
         self._samples: list[Metric] | None = None
 
@@ -58,7 +58,7 @@ class Observer:
         """Start an evaluation: metrics are collected again."""
         self._samples = None
 
-    def see(self, alert: AlertDefinition) -> MatchingRows:
+    def matching(self, alert: AlertDefinition) -> MatchingRows:
         """Return the rows that meet the condition of an alert; HeadwaterError if it cannot be evaluated."""
         return self._metric(alert) if alert.metric else self._view(alert)
 
@@ -70,7 +70,8 @@ class Observer:
                 near = get_close_matches(alert.on, names, 1)
                 raise StatementError(
                     f"there is no metric {alert.on!r}",
-                    hint=f"did you mean {near[0]}?" if near else "`headwater metrics` prints them",
+                    hint=f"did you mean {near[0]}?" if near else "`headwater metrics` lists them",
+                    metric=alert.on,
                 )
             found: Mapping[str, QueryRelation] = {
                 "metric": QueryRelation("metric", _SERIES, lambda *_: _SERIES.empty_table())
@@ -81,9 +82,11 @@ class Observer:
         if reason is not None:
             columns = "value" if alert.metric else ", ".join(next(iter(found.values())).schema.names)
             raise StatementError(
-                f"the condition of alert {alert.name!r} cannot be watched: {reason}",
-                detail=f"it can name {columns}",
-                hint="compute it in a view, and put the alert on that",
+                f"the condition of alert {alert.name!r} cannot be evaluated: {reason}",
+                detail=f"available columns: {columns}",
+                hint="compute the value in a view, and create the alert on that view",
+                alert=alert.name,
+                condition=alert.condition,
             )
 
     # --- views -----------------------------------------------------------------------------------------------------
@@ -103,18 +106,20 @@ class Observer:
         rows = serve(_question(alert), self._relations(alert))
         if rows is None:
             raise UsageError(
-                f"the condition of alert {alert.name!r} fails at tick {tick}: {alert.condition}",
-                hint="a query with the same condition says why",
+                f"the condition of alert {alert.name!r} failed at tick {tick}: {alert.condition}",
+                hint="run a query with the same condition to see the error",
+                alert=alert.name,
+                tick=tick,
             )
-        seen = _seen(rows, alert)
-        self._kept[alert.name] = (alert, tick, seen)
-        return seen
+        matching = matching_rows(rows, alert)
+        self._kept[alert.name] = (alert, tick, matching)
+        return matching
 
     # --- metrics ---------------------------------------------------------------------------------------------------
 
     def _families(self) -> list[Metric]:
         if self._samples is None:
-            self._samples = list(self._figures())
+            self._samples = list(self._metrics())
         return self._samples
 
     def _metric(self, alert: AlertDefinition) -> MatchingRows:
@@ -133,7 +138,9 @@ class Observer:
         )
         met = serve(_question(alert), {"metric": QueryRelation("metric", _SERIES, lambda *_: table)})
         if met is None:
-            raise UsageError(f"the condition of alert {alert.name!r} fails: {alert.condition}")
+            raise UsageError(
+                f"the condition of alert {alert.name!r} failed: {alert.condition}", alert=alert.name
+            )
         found = met.column("series").to_pylist()
         holding = {keys[i]: _json({**samples[i].labels, "value": samples[i].value}) for i in found}
         return MatchingRows(holding, present=frozenset(keys))
@@ -145,7 +152,8 @@ def _question(alert: AlertDefinition) -> str:
     return f"SELECT * FROM {quote(alert.on)} WHERE ({alert.condition})"
 
 
-def _seen(rows: pa.Table, alert: AlertDefinition) -> MatchingRows:
+def matching_rows(rows: pa.Table, alert: AlertDefinition) -> MatchingRows:
+    """Return the rows that met the condition of an alert, by its key; their number alone if there is no key, or too many rows."""
     whole = {WHOLE: _json({"rows": rows.num_rows})}
     if WHOLE in alert.key or rows.num_rows > ROWS_MAX:
         return MatchingRows(whole if rows.num_rows else {}, crowded=WHOLE not in alert.key)

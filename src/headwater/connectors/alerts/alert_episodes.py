@@ -71,7 +71,7 @@ class Episode:
     ended_at: Microseconds | None = None
 
     @property
-    def untold(self) -> Event | None:
+    def unsent(self) -> Event | None:
         """Event to report next, or None."""
         if self.state == "pending":
             return None
@@ -104,30 +104,30 @@ class Episodes:
         self._log = log
         self._incarnation: int | None = None
         self._read_to = 0
-        self._known: dict[tuple[str, str], Episode] = {}
+        self._episodes: dict[tuple[str, str], Episode] = {}
 
     def refresh(self) -> Mapping[tuple[str, str], Episode]:
         """Read what was written since the last call, and return the episodes by alert and key."""
         topic = self._log.topics().get(TOPIC)
         if topic is None:
-            self._incarnation, self._read_to, self._known = None, 0, {}
-            return self._known
+            self._incarnation, self._read_to, self._episodes = None, 0, {}
+            return self._episodes
         _refuse_other(topic)
         info = self._log.partitions(TOPIC)[0]
         # compaction may have removed the deletion of an episode that is cached here
         if topic.incarnation != self._incarnation or max(info.first, info.compacted_to) > self._read_to:
-            self._incarnation, self._read_to, self._known = topic.incarnation, info.first, {}
+            self._incarnation, self._read_to, self._episodes = topic.incarnation, info.first, {}
         columns = [*SCHEMA.names, "_op"]
         for batch in self._log.read(TOPIC, 0, self._read_to, info.end, columns):
             for row in batch.to_pylist():
                 deleted = row.pop("_op") == "delete"
                 place = (row["alert"], row["key"])
                 if deleted:
-                    self._known.pop(place, None)
+                    self._episodes.pop(place, None)
                 else:
-                    self._known[place] = Episode(**row)
+                    self._episodes[place] = Episode(**row)
         self._read_to = info.end
-        return self._known
+        return self._episodes
 
     def write(
         self,
@@ -137,14 +137,14 @@ class Episodes:
     ) -> bool:
         """Write states, delete finished episodes, and write notices to topics, in one append. Return False, with nothing
         written, if another process has written since `refresh`."""
-        topic = self._made()
+        topic = self._topic()
         rows = [asdict(episode) for episode in changed]
         rows += [{"alert": e.alert, "key": e.key, "_op": "delete"} for e in done]
         batches = {TOPIC: [conform(rows, topic)]}
         made_for = {TOPIC: topic.incarnation}
-        for name, told in (notices or {}).items():
+        for name, sent in (notices or {}).items():
             target = make_notices(self._log, name)
-            batches[target.name] = [conform(list(told), target)]
+            batches[target.name] = [conform(list(sent), target)]
             made_for[target.name] = target.incarnation
         try:
             self._log.append(Append(batches, expect={TOPIC: {0: self._read_to}}, incarnations=made_for))
@@ -154,7 +154,7 @@ class Episodes:
             self.refresh()
         return True
 
-    def _made(self) -> TopicDefinition:
+    def _topic(self) -> TopicDefinition:
         if TOPIC not in self._log.topics():
             try:
                 made = define_topic(TOPIC, SCHEMA, key=("alert", "key"), options={"cleanup": "compact"})
@@ -173,8 +173,8 @@ def make_notices(log: Log, name: str) -> TopicDefinition:
         return log.topic(name)
     if not known.schema.equals(NOTICES) or known.key:
         raise UsageError(
-            f"an alert would tell on topic {known.name!r}, which is there and has other columns",
-            hint="name another topic: it is made with the columns of a notice",
+            f"topic {known.name!r}, to which an alert would write notices, exists with other columns",
+            hint="name another topic, which is created with the columns of a notice",
             topic=known.name,
         )
     return known
@@ -183,7 +183,7 @@ def make_notices(log: Log, name: str) -> TopicDefinition:
 def _refuse_other(known: TopicDefinition) -> None:
     if known.key != ("alert", "key") or not known.schema.equals(SCHEMA):
         raise UsageError(
-            f"the episodes of alerts are kept in topic {TOPIC!r}, which is there and has other columns",
-            hint=f"copy it to another topic, and DROP TOPIC {TOPIC}",
+            f"topic {TOPIC!r}, which stores the episodes of alerts, exists with other columns",
+            hint=f"copy it to another topic, then DROP TOPIC {TOPIC}",
             topic=TOPIC,
         )

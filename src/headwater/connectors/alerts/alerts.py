@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headwater.catalog.connectors import ALERT, AlertDefinition, altered_alert
-from headwater.connectors.alerts.alert_conditions import WHOLE, Figures, MatchingRows, Observer
+from headwater.connectors.alerts.alert_conditions import WHOLE, CollectMetrics, MatchingRows, Observer
 from headwater.connectors.alerts.alert_episodes import Episode, Episodes, Event, make_notices
 from headwater.connectors.alerts.notify import Notices, check_notice, key_of
 from headwater.connectors.manage.declarations import ConnectorDeclarations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
 _log = logging.getLogger("headwater.alerts")
-LOOK_EVERY_S = 1.0
+EVALUATE_EVERY_S = 1.0
 GONE_AFTER_US: Microseconds = 60_000_000
 """Time without a sample after which a metric's episode is over: a source or sink that is being started has no samples for a
 moment."""
@@ -53,7 +53,7 @@ class _Trouble:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _PendingSince:
     """The time for which a condition had held when this process first saw it, and the steady-clock time of that."""
 
     episode: Microseconds
@@ -81,27 +81,27 @@ class Alerts:
         log: Log,
         clock: Clock,
         views: Callable[[], Views],
-        figures: Figures,
+        metrics: CollectMetrics,
         *,
-        is_ours: Callable[[], bool] = lambda: True,
+        evaluates_here: Callable[[], bool] = lambda: True,
         deliver: Send | None = None,
     ) -> None:
-        """`is_ours` returns whether this process evaluates and notifies."""
+        """`evaluates_here` returns whether this process evaluates and notifies."""
         self._log = log
-        self._is_ours = is_ours
+        self._evaluates_here = evaluates_here
         self._clock = clock
         self._views = views
-        self._observer = Observer(log, views, figures)
+        self._observer = Observer(log, views, metrics)
         self._send = deliver or Notices(clock).send
         self._declared = ConnectorDeclarations(
             log, ALERT, AlertDefinition.from_document, AlertExistsError, AlertNotFoundError
         )
         self._episodes = Episodes(log)
         self._turn = threading.RLock()
-        self._held: dict[tuple[str, str], _Held] = {}
+        self._pending: dict[tuple[str, str], _PendingSince] = {}
         """Pending episodes: conditions that hold and have not fired."""
         self._absent: dict[tuple[str, str], float] = {}
-        self._blind: dict[str, str] = {}
+        self._unevaluated: dict[str, str] = {}
         """By alert, the reason why it could not be evaluated the last time."""
         self._trouble: dict[str, _Trouble] = {}
         self._stop = threading.Event()
@@ -146,8 +146,10 @@ class Alerts:
             )
             refuse_plain_rows(self._log, made, made.on)
         existing = self._log.entries(ALERT).get(made.name)
-        told = None if existing is None else self._declared.read(existing).incarnation
-        self._declared.put(replace(made, incarnation=self._clock.now_us() if told is None else told))
+        incarnation = None if existing is None else self._declared.read(existing).incarnation
+        self._declared.put(
+            replace(made, incarnation=self._clock.now_us() if incarnation is None else incarnation)
+        )
 
     def create_defaults(self, statement: s.CreateDefaultAlerts) -> None:
         """CREATE DEFAULT ALERTS: create those that do not exist; existing alerts stay unchanged."""
@@ -178,14 +180,17 @@ class Alerts:
                 read = below(self._log, self._views().names.spelled(made.on))
                 if topic.lower() in (name.lower() for name in read):
                     raise StatementError(
-                        f"view {made.on!r} reads topic {topic!r}, on which alert {made.name!r} would tell",
-                        hint="tell on another topic",
+                        f"view {made.on!r} reads topic {topic!r}, to which alert {made.name!r} would write notices",
+                        hint="write notices to another topic",
+                        view=made.on,
+                        topic=topic,
+                        alert=made.name,
                     )
             make_notices(self._log, topic)
 
     # --- evaluating ------------------------------------------------------------------------------------------------
 
-    def watch(self) -> None:
+    def evaluate(self) -> None:
         """Evaluate every alert once: begin and end episodes, and write notices for alerts that notify on a topic."""
         with self._turn:
             declared = self.definitions()
@@ -197,42 +202,44 @@ class Alerts:
             gone = [
                 e
                 for e in known.values()
-                if e.alert not in declared or _other(e, declared[e.alert])
+                if e.alert not in declared or _is_of_dropped(e, declared[e.alert])
                 # the end of a dropped alert's episodes is not reported
             ]
             for alert in declared.values():
-                mine = {e.key: e for e in known.values() if e.alert == alert.name and not _other(e, alert)}
-                found, ended = self._look(alert, mine)
+                mine = {
+                    e.key: e for e in known.values() if e.alert == alert.name and not _is_of_dropped(e, alert)
+                }
+                found, ended = self._evaluate(alert, mine)
                 changed += found
                 gone += ended
             pending = {(e.alert, e.key) for e in (*known.values(), *changed) if e.state == "pending"}
-            self._held = {place: held for place, held in self._held.items() if place in pending}
+            self._pending = {place: held for place, held in self._pending.items() if place in pending}
             if changed or gone:
                 self._write(declared, changed, gone)
 
-    def _look(
+    def _evaluate(
         self, alert: AlertDefinition, known: Mapping[str, Episode]
     ) -> tuple[list[Episode], list[Episode]]:
         """Return the episodes that have begun, fired or ended, and the episodes that ended before they fired."""
         try:
             if alert.kind == "topic":
                 make_notices(self._log, str(alert.options["topic"]))
-            seen = self._observer.see(alert)
-            self._blind.pop(alert.name, None)
+            matching = self._observer.matching(alert)
+            self._unevaluated.pop(alert.name, None)
         except HeadwaterError as error:
             # state unknown: firing episodes stay, and pending ones start again
-            self._blind[alert.name] = error.message
+            self._unevaluated[alert.name] = error.message
             return [], [e for e in known.values() if e.state == "pending"]
-        over = self._ended(alert, seen, known)
+        over = self._ended(alert, matching, known)
         ended = [replace(e, state="over", ended_at=self._clock.now_us()) for e in over if e.state == "firing"]
-        return [*self._begun(alert, seen, known), *ended], [e for e in over if e.state == "pending"]
+        return [*self._begun(alert, matching, known), *ended], [e for e in over if e.state == "pending"]
 
     def _begun(
-        self, alert: AlertDefinition, seen: MatchingRows, known: Mapping[str, Episode]
+        self, alert: AlertDefinition, matching: MatchingRows, known: Mapping[str, Episode]
     ) -> list[Episode]:
         now = self._clock.now_us()
         begun = []
-        for key, row in seen.holding.items():
+        for key, row in matching.holding.items():
             was = known.get(key)
             # firing, or its end was not reported yet
             if was is not None and was.state != "pending":
@@ -248,23 +255,23 @@ class Alerts:
         """Return the time for which a condition has held: until this process first saw it by the wall clock, since then by
         the steady clock."""
         steady = self._clock.steady_ms()
-        held = self._held.get((alert, key))
+        held = self._pending.get((alert, key))
         if held is None or held.episode != episode:
-            held = _Held(episode, max(0, self._clock.now_us() - episode), steady)
-            self._held[alert, key] = held
+            held = _PendingSince(episode, max(0, self._clock.now_us() - episode), steady)
+            self._pending[alert, key] = held
         return held.before_us + (steady - held.steady_ms) * 1_000
 
     def _ended(
-        self, alert: AlertDefinition, seen: MatchingRows, known: Mapping[str, Episode]
+        self, alert: AlertDefinition, matching: MatchingRows, known: Mapping[str, Episode]
     ) -> list[Episode]:
         """Return the episodes whose condition no longer holds."""
         steady = self._clock.steady_ms()
         over = []
         for key, episode in known.items():
             place = (alert.name, key)
-            absent = seen.present is not None and key not in seen.present
+            absent = matching.present is not None and key not in matching.present
             since_ms = self._absent.setdefault(place, steady) if absent else self._absent.pop(place, steady)
-            if episode.state == "over" or key in seen.holding or (seen.crowded and key != WHOLE):
+            if episode.state == "over" or key in matching.holding or (matching.crowded and key != WHOLE):
                 continue
             if absent and (steady - since_ms) * 1_000 < GONE_AFTER_US:
                 continue
@@ -284,8 +291,8 @@ class Alerts:
                 kept.append(episode)
                 continue
             event: Event = "fired" if episode.state == "firing" else "over"
-            told = episode.notice(event, alert.subject, alert.condition)
-            notices.setdefault(str(alert.options["topic"]), []).append(told)
+            row = episode.notice(event, alert.subject, alert.condition)
+            notices.setdefault(str(alert.options["topic"]), []).append(row)
             if event == "over":
                 done.append(episode)
             else:
@@ -294,20 +301,20 @@ class Alerts:
 
     # --- notifying -------------------------------------------------------------------------------------------------
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Send every notice that was not sent yet, once each; a receiver that cannot be notified is retried after a pause."""
         with self._turn:
             declared = self.definitions()
             known = sorted(self._episodes.refresh().values(), key=lambda e: (e.fired_at, e.key))
         for episode in known:
             alert = declared.get(episode.alert)
-            if alert is None or _other(episode, alert):
+            if alert is None or _is_of_dropped(episode, alert):
                 continue
-            while (event := episode.untold) is not None and not self._stop.is_set():
+            while (event := episode.unsent) is not None and not self._stop.is_set():
                 trouble = self._trouble.get(alert.name)
                 if trouble is not None and self._clock.steady_ms() < trouble.until_ms:
                     break
-                if not self._is_ours():
+                if not self._evaluates_here():
                     return
                 notice = episode.notice(event, alert.subject, alert.condition)
                 try:
@@ -317,7 +324,7 @@ class Alerts:
                     break
                 self._trouble.pop(alert.name, None)
                 episode = replace(episode, told=event)
-                self._note(episode)
+                self._record_sent(episode)
 
     def _failed(self, alert: str, error: HeadwaterError) -> None:
         before = self._trouble.get(alert)
@@ -325,15 +332,15 @@ class Alerts:
         why = error.message + (f": {error.detail}" if error.detail else "")
         self._trouble[alert] = _Trouble(why, pause, self._clock.steady_ms() + pause)
 
-    def _note(self, told: Episode) -> None:
+    def _record_sent(self, sent: Episode) -> None:
         """Record that a notice was sent; the episode may have ended meanwhile."""
         with self._turn:
             while True:
-                now = self._episodes.refresh().get((told.alert, told.key))
-                if now is None or now.episode != told.episode:
+                now = self._episodes.refresh().get((sent.alert, sent.key))
+                if now is None or now.episode != sent.episode:
                     # dropped, or recorded by another process
                     return
-                noted = replace(now, told=told.told)
+                noted = replace(now, told=sent.told)
                 is_done = noted.state == "over" and noted.told == "over"
                 if self._episodes.write([] if is_done else [noted], [noted] if is_done else []):
                     return
@@ -346,8 +353,8 @@ class Alerts:
             return
         self._stop.clear()
         works = (
-            ("headwater-alerts", self.watch, "watching of alerts"),
-            ("headwater-notices", self.tell, "notifying of alerts"),
+            ("headwater-alerts", self.evaluate, "watching of alerts"),
+            ("headwater-notices", self.notify, "notifying of alerts"),
         )
         self._threads = [
             threading.Thread(
@@ -372,15 +379,15 @@ class Alerts:
     def _loop(self, work: Callable[[], None], component: Component) -> None:
         while True:
             try:
-                if self._is_ours():
+                if self._evaluates_here():
                     work()
                     component.works()
             except Exception as error:  # noqa: BLE001 - a thread that ended would leave alerts unnoticed
                 # a full disk, a closed log, a defect: tried again
-                _log.warning("alerts: an attempt failed, and is made again", exc_info=True)
+                _log.warning("alerts could not be evaluated or sent; this is retried", exc_info=True)
                 if not self._stop.is_set():
                     component.failed(error)
-            if self._stop.wait(LOOK_EVERY_S):
+            if self._stop.wait(EVALUATE_EVERY_S):
                 return
 
     # --- showing ---------------------------------------------------------------------------------------------------
@@ -395,7 +402,7 @@ class Alerts:
                 e.alert, declared[e.alert].subject, declared[e.alert].condition, e.key, e.episode, e.row
             )
             for e in known.values()
-            if e.state == "firing" and e.alert in declared and not _other(e, declared[e.alert])
+            if e.state == "firing" and e.alert in declared and not _is_of_dropped(e, declared[e.alert])
         ]
         return sorted(found, key=lambda one: (one.since, one.alert, one.key))
 
@@ -405,7 +412,7 @@ class Alerts:
             known = dict(self._episodes.refresh())
         rows = []
         for name, made in self.definitions().items():
-            mine = [e for e in known.values() if e.alert == name and not _other(e, made)]
+            mine = [e for e in known.values() if e.alert == name and not _is_of_dropped(e, made)]
             firing = [e for e in mine if e.state == "firing"]
             begun = firing or [e for e in mine if e.state == "pending"]
             trouble = self._trouble.get(name)
@@ -418,8 +425,8 @@ class Alerts:
                     "state": begun[0].state if begun else "quiet",
                     "episodes": len(firing),
                     "since": from_us(min(e.episode for e in begun)) if begun else None,
-                    "untold": sum(e.untold is not None for e in mine),
-                    "reason": self._blind.get(name) or (trouble.reason if trouble else None),
+                    "untold": sum(e.unsent is not None for e in mine),
+                    "reason": self._unevaluated.get(name) or (trouble.reason if trouble else None),
                     "notify": made.kind,
                     "options": ", ".join(f"{k} = {v}" for k, v in made.shown().items()),
                 }
@@ -427,7 +434,7 @@ class Alerts:
         return pa.Table.from_pylist(rows, schema=_SHOWN)
 
 
-def _other(episode: Episode, alert: AlertDefinition) -> bool:
+def _is_of_dropped(episode: Episode, alert: AlertDefinition) -> bool:
     """Whether an episode belongs to a dropped alert of the same name."""
     return episode.incarnation != alert.incarnation
 

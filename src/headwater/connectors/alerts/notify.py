@@ -33,7 +33,7 @@ def check_notice(alert: AlertDefinition) -> None:
     if alert.kind == "email":
         whole_number(options.get("port", 25), "port", least=1)
         if not isinstance(options.get("starttls", False), bool):
-            raise UsageError("starttls is true or false")
+            raise UsageError("starttls is true or false", option="starttls")
 
 
 class Notices:
@@ -71,6 +71,7 @@ class Notices:
                 f"{hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
                 detail=said or None,
                 hint="check the address, and the token or secret, of the alert",
+                status=status,
             )
 
 
@@ -82,12 +83,12 @@ def key_of(workspace: str, notice: Mapping[str, Any]) -> str:
 
 def _plain(notice: Mapping[str, Any]) -> dict[str, Any]:
     """Return a notice as JSON values: the key and the row are objects, times are text."""
-    told = dict(notice)
+    body = dict(notice)
     for name in ("episode", "at"):
-        told[name] = timestamp(told[name])
+        body[name] = timestamp(body[name])
     for name in ("key", "row"):
-        told[name] = told[name] if told[name] in (None, "*") else orjson.loads(told[name])
-    return told
+        body[name] = body[name] if body[name] in (None, "*") else orjson.loads(body[name])
+    return body
 
 
 def _mail(options: Mapping[str, Any], body: Mapping[str, Any], key: str, timeout_s: float) -> None:
@@ -121,4 +122,9 @@ def _mail(options: Mapping[str, Any], body: Mapping[str, Any], key: str, timeout
             server.send_message(message)
     except (OSError, smtplib.SMTPException) as error:
         reason = str(error) or type(error).__name__
-        raise TargetDownError(f"{options['host']}:{port} does not take a mail", detail=reason) from None
+        raise TargetDownError(
+            f"{options['host']}:{port} did not accept the email",
+            detail=reason,
+            host=options["host"],
+            port=port,
+        ) from None

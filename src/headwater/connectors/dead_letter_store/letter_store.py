@@ -1,7 +1,7 @@
-"""The interface of a dead-letter store (`Shelf`), which every kind of owner implements, and the state of a dead letter.
+"""The interface of a dead-letter store (`LetterStore`), which every kind of owner implements, and the state of a dead letter.
 
 A store lists the rows that its owners reject now. It has no record of the actions that people took on them: these are in
-`headwater.views.dead_letter_actions`, and `known` combines both. A new kind of owner, such as a queue, is a new store.
+`headwater.views.dead_letter_actions`, and `state_in_store` combines both. A new kind of owner, such as a queue, is a new store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headwater.core.json_csv import unpacked as unpacked
 from headwater.core.types import format_type
 from headwater.core.values import UNFIT, array_of
 from headwater.serving.name_hints import nearest
-from headwater.views.dead_letter_actions import Deed, Deeds
+from headwater.views.dead_letter_actions import LetterAction, LetterActions
 
 State = Literal["open", "edited", "dropped", "replayed", "resolved"]
 """State of a dead letter. 'open': rejected, and no action was taken. 'edited': another row is to be replayed in its place.
@@ -56,7 +56,7 @@ class LetterState:
 
     letter: Letter
     state: State
-    deeds: tuple[Deed, ...] = ()
+    actions: tuple[LetterAction, ...] = ()
     """Actions in order, including settled ones."""
     version: int = 0
     """Number of actions on the letter: the `expect=` of a caller that acts on this state."""
@@ -75,9 +75,9 @@ class LetterState:
         return {self.id: self.version} | ({} if record is None else {record: self.record_version})
 
     @property
-    def edit(self) -> Deed | None:
+    def edit(self) -> LetterAction | None:
         """Last edit that was not replayed yet."""
-        return pending_edit(self.deeds)
+        return pending_edit(self.actions)
 
     @property
     def row(self) -> str:
@@ -102,10 +102,10 @@ class Note:
     who: str
     reason: str | None = None
 
-    def deed(self, letter: Letter, **what: Any) -> Deed:
+    def record(self, letter: Letter, **what: Any) -> LetterAction:
         """Return the record of an action on a letter."""
         facts = {"original": letter.row, "error": letter.error, **what}
-        return Deed(
+        return LetterAction(
             letter.id,
             letter.kind,
             letter.owner,
@@ -117,18 +117,18 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Pile:
+class NewestLetters:
     """Dead letters of an owner, and the number of `more` ones, all older, on which no action was taken."""
 
     letters: Sequence[Letter]
     more: int = 0
 
 
-class Shelf(Protocol):
+class LetterStore(Protocol):
     """A dead-letter store: the dead letters of one kind of owner."""
 
     kind: ClassVar[str]
-    lingers: ClassVar[bool]
+    keeps_replayed: ClassVar[bool]
     """Whether a letter stays in the store after it was replayed; if not, a replayed letter in the store was rejected again."""
 
     def owners(self) -> Sequence[str]:
@@ -140,7 +140,7 @@ class Shelf(Protocol):
         is raised if the owner cannot be read."""
         ...
 
-    def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
+    def newest(self, owner: str, count: int, actions: LetterActions) -> NewestLetters:
         """Return the letters of an owner's rejected rows: all on which an action was taken, and at least the newest `count`
         others."""
         ...
@@ -163,27 +163,27 @@ class Shelf(Protocol):
         ...
 
 
-def known(letter: Letter, deeds: Deeds, *, lingers: bool) -> LetterState:
+def state_in_store(letter: Letter, actions: LetterActions, *, keeps_replayed: bool) -> LetterState:
     """Return the state of a letter that is in its store."""
-    done = deeds.of(letter.id, letter.incarnation)
-    shared = () if letter.record is None else deeds.of(letter.record, letter.incarnation)
+    done = actions.of(letter.id, letter.incarnation)
+    shared = () if letter.record is None else actions.of(letter.record, letter.incarnation)
     last = done[-1] if done else None
     state: State = "open"
     if shared:
         state = "replayed"
-        done += tuple(deed for deed in shared if deed.owner != letter.owner)
+        done += tuple(record for record in shared if record.owner != letter.owner)
     elif last is not None:
         if last.action == "replay" and last.settled:
-            state = "replayed" if lingers else "open"
+            state = "replayed" if keeps_replayed else "open"
         elif last.action == "drop":
             state = "dropped"
         elif pending_edit(done) is not None:
             state = "edited"
-    record_version = 0 if letter.record is None else deeds.version(letter.record)
-    return LetterState(letter, state, done, deeds.version(letter.id), record_version)
+    record_version = 0 if letter.record is None else actions.version(letter.record)
+    return LetterState(letter, state, done, actions.version(letter.id), record_version)
 
 
-def gone(done: Sequence[Deed], version: int) -> LetterState:
+def state_from_actions(done: Sequence[LetterAction], version: int) -> LetterState:
     """Return the state of a letter that is in no store any more, from the actions taken on it."""
     last, original = done[-1], next((d.original for d in done if d.original is not None), "")
     settled = last.action == "replay" and last.settled
@@ -193,28 +193,32 @@ def gone(done: Sequence[Deed], version: int) -> LetterState:
     return LetterState(letter, "replayed" if settled else "resolved", tuple(done), version)
 
 
-def pending_edit(done: Sequence[Deed]) -> Deed | None:
+def pending_edit(done: Sequence[LetterAction]) -> LetterAction | None:
     """Return the last edit that was not replayed yet."""
-    for deed in reversed(done):
-        if deed.action == "replay" and deed.settled:
+    for record in reversed(done):
+        if record.action == "replay" and record.settled:
             return None
-        if deed.action == "edit":
-            return deed
+        if record.action == "edit":
+            return record
     return None
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
 
 
-def refuse_unknown(values: Mapping[str, Any], schema: pa.Schema, letter: str) -> None:
+def refuse_unknown_columns(values: Mapping[str, Any], schema: pa.Schema, letter: str) -> None:
     """Raise UsageError if an edit names no column, or a column that the row does not have."""
     if not values:
-        raise UsageError(f"an edit of {letter} names no column", hint="edit(letter, {'amount': 5})")
+        raise UsageError(
+            f"an edit of {letter} names no column", hint="edit(letter, {'amount': 5})", letter=letter
+        )
     for name in values:
         if name not in schema.names:
             near = nearest(str(name), schema.names)
             hint = f"did you mean {near}?" if near else f"its columns are {', '.join(schema.names)}"
-            raise UsageError(f"the row of {letter} has no column {name!r}", hint=hint, column=name)
+            raise UsageError(
+                f"the row of {letter} has no column {name!r}", hint=hint, letter=letter, column=name
+            )
 
 
 def fitted(row: Mapping[str, Any], schema: pa.Schema, letter: str) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ from headwater.log.protocol import Append, Log, Producer
 from headwater.operators.zset.delta import concat_rows, row_hashes, take_rows
 from headwater.sinks.base.applier import Letters
 from headwater.sinks.base.rejected_rows import Choose, Tried, Withheld
-from headwater.views.dead_letter_actions import Deed, Deeds
+from headwater.views.dead_letter_actions import LetterAction, LetterActions
 
 SCHEMA = pa.schema(
     [
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 )
 """Columns: the sink, the tick of its view, the reason in the target's words, and the row as JSON."""
 
-ANEW = "letters anew"
+ACTIONS_RESET = "letters anew"
 """Kind of catalog entry, by sink, whose commit starts a new incarnation of the sink's dead letters."""
 
 REFUSED = "refused letters"
@@ -49,24 +49,25 @@ def make_letters(log: Log, sink: str) -> None:
         log.create_topic(define_topic(name, SCHEMA))
     elif not known.schema.equals(SCHEMA):
         raise UsageError(
-            f"sink {sink!r} would tell of refused rows on topic {name!r}, which is there and has other columns",
+            f"topic {name!r}, on which sink {sink!r} would report rejected rows, exists with other columns",
             hint="give the sink another name",
             topic=name,
+            sink=sink,
         )
 
 
-def begin_anew(log: Log, sink: str) -> None:
+def reset_actions(log: Log, sink: str) -> None:
     """Invalidate the actions taken on a sink's dead letters so far, since it is dropped or gets another target: a row that
     another sink of the name rejects is a new dead letter."""
     if letters_topic(sink) in log.topics():
-        known = log.entries(ANEW).get(sink)
-        log.put_entry(ANEW, sink, {}, expect=None if known is None else known.sequence)
-    keep_refused(log, sink, ())
+        known = log.entries(ACTIONS_RESET).get(sink)
+        log.put_entry(ACTIONS_RESET, sink, {}, expect=None if known is None else known.sequence)
+    store_rejected_letters(log, sink, ())
 
 
 def incarnation_of(log: Log, sink: str) -> int:
     """Return the number that distinguishes the dead letters of a sink from those of an earlier sink of the same name."""
-    known = log.entries(ANEW).get(sink)
+    known = log.entries(ACTIONS_RESET).get(sink)
     return 0 if known is None else known.sequence
 
 
@@ -83,8 +84,10 @@ def put_letters(log: Log, letters: Letters) -> None:
         for row, reason in zip(letters.rows.to_pylist(), letters.reasons, strict=True)
     ]
     # serials of a new incarnation start again
-    anew = incarnation_of(log, letters.sink)
-    producer = Producer(f"letters:{letters.sink}{f'@{anew}' if anew else ''}", letters.serial, exact=False)
+    incarnation = incarnation_of(log, letters.sink)
+    producer = Producer(
+        f"letters:{letters.sink}{f'@{incarnation}' if incarnation else ''}", letters.serial, exact=False
+    )
     try:
         log.append(Append({topic.name: [conform(rows, topic)]}, producer))
     except AlreadyWrittenError:
@@ -94,18 +97,18 @@ def put_letters(log: Log, letters: Letters) -> None:
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-def letter_ids(sink: str, withheld: Withheld) -> list[str]:
+def letter_ids(sink: str, rejected: Withheld) -> list[str]:
     """Return the names of the letters of rows. A name is derived from the row, so that it is the same wherever and whenever
     the row is rejected; in a changelog also from whether the row is deleted."""
-    high, _ = row_hashes(withheld.rows)
-    going = (withheld.weights < 0).tolist()
+    high, _ = row_hashes(rejected.rows)
+    going = (rejected.weights < 0).tolist()
     return [
         f"{sink}/{word >> 24:010x}{'-gone' if gone else ''}"
         for word, gone in zip(high.tolist(), going, strict=True)
     ]
 
 
-def keep_refused(log: Log, sink: str, letters: Sequence[str]) -> None:
+def store_rejected_letters(log: Log, sink: str, letters: Sequence[str]) -> None:
     """Store the dead letters of the rows that a sink's target rejects now, for `count_open`."""
     entry = log.entries(REFUSED).get(sink)
     kept = [] if entry is None else entry.document["letters"]
@@ -116,37 +119,40 @@ def keep_refused(log: Log, sink: str, letters: Sequence[str]) -> None:
             )
 
 
-def count_open(log: Log, sink: str, deeds: Deeds) -> int:
+def count_open(log: Log, sink: str, actions: LetterActions) -> int:
     """Count the dead letters of a sink that were not dropped, as of the last time its target was read."""
     entry, incarnation = log.entries(REFUSED).get(sink), incarnation_of(log, sink)
     letters = [] if entry is None else entry.document["letters"]
-    return sum(not deeds.is_dropped(letter, incarnation) for letter in letters)
+    return sum(not actions.is_dropped(letter, incarnation) for letter in letters)
 
 
-def count_dropped(sink: str, withheld: Withheld, deeds: Deeds, incarnation: int = 0) -> int:
+def count_dropped(sink: str, rejected: Withheld, actions: LetterActions, incarnation: int = 0) -> int:
     """Count the rejected rows of a target whose dead letters were dropped."""
-    return sum(deeds.is_dropped(letter, incarnation) for letter in letter_ids(sink, withheld))
+    return sum(actions.is_dropped(letter, incarnation) for letter in letter_ids(sink, rejected))
 
 
-def chosen(sink: str, deeds: Deeds, letters: Collection[str] | None, incarnation: int = 0) -> Choose:
+def chosen(
+    sink: str, actions: LetterActions, letters: Collection[str] | None, incarnation: int = 0
+) -> Choose:
     """Return a function that picks the rejected rows to retry, as last edited: the rows of `letters`, or all rows not
     dropped."""
 
     def is_meant(letter: str) -> bool:
-        return not deeds.is_dropped(letter, incarnation) if letters is None else letter in letters
+        return not actions.is_dropped(letter, incarnation) if letters is None else letter in letters
 
-    def choose(withheld: Withheld) -> Tried:
-        ids = letter_ids(sink, withheld)
+    def choose(rejected: Withheld) -> Tried:
+        ids = letter_ids(sink, rejected)
         places = [p for p, letter in enumerate(ids) if is_meant(letter)]
         rows = [
-            _given(take_rows(withheld.rows, np.array([p])), deeds.of(ids[p], incarnation)) for p in places
+            _as_edited(take_rows(rejected.rows, np.array([p])), actions.of(ids[p], incarnation))
+            for p in places
         ]
-        return Tried(np.array(places, dtype=np.int64), concat_rows(rows, withheld.rows.schema))
+        return Tried(np.array(places, dtype=np.int64), concat_rows(rows, rejected.rows.schema))
 
     return choose
 
 
-def _given(row: pa.RecordBatch, done: Sequence[Deed]) -> pa.RecordBatch:
+def _as_edited(row: pa.RecordBatch, done: Sequence[LetterAction]) -> pa.RecordBatch:
     edit = pending_edit(done)
     if edit is None or edit.edited_arrow is None:
         return row

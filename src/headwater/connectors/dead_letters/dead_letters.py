@@ -1,4 +1,4 @@
-"""Dead letters of every kind: listed, shown, edited, dropped and replayed. `ws.dead()` returns a `Dead`."""
+"""Dead letters of every kind: listed, shown, edited, dropped and replayed. `ws.dead()` returns a `DeadLetters`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from headwater.connectors.dead_letter_store.letter_store import (
     OPEN,
     STATES,
     LetterState,
+    LetterStore,
+    NewestLetters,
     Note,
-    Pile,
-    Shelf,
-    gone,
-    known,
-    refuse_unknown,
+    refuse_unknown_columns,
+    state_from_actions,
+    state_in_store,
 )
 from headwater.core.arguments import text as text_of
 from headwater.core.arguments import whole_number
 from headwater.core.errors import ConflictError, HeadwaterError, LetterNotFoundError, UsageError
 from headwater.log.protocol import Log
 from headwater.serving.name_hints import nearest
-from headwater.views.dead_letter_actions import Deed, conflict, read_deeds, write_deeds
+from headwater.views.dead_letter_actions import LetterAction, conflict, read_actions, write_actions
 
 LISTED = pa.schema(
     [
@@ -71,14 +71,14 @@ class Page:
     total: int
 
 
-class Dead:
+class DeadLetters:
     """The dead letters of a workspace: rows that a source, a view or a sink with `on_error = 'divert'` rejected, and
     messages that a queue moved to its dead letters."""
 
-    def __init__(self, log: Log, shelves: Sequence[Shelf]) -> None:
+    def __init__(self, log: Log, stores: Sequence[LetterStore]) -> None:
         self._log = log
-        self._shelves = shelves
-        self.silent: dict[str, str] = {}
+        self._stores = stores
+        self.unreadable: dict[str, str] = {}
         """By owner, the reason why its letters could not be read when they were last listed."""
 
     # --- listing ---------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class Dead:
         """Return letters like `find`, and their number: letters beyond the limit are counted without being read."""
         if state not in ("all", *STATES):
             states = ", ".join(("all", *STATES))
-            raise UsageError(f"the state of a letter is one of {states}, not {state!r}")
+            raise UsageError(f"the state of a dead letter is one of {states}, not {state!r}", state=state)
         wanted: tuple[str, ...] = STATES if state == "all" else OPEN if state == "open" else (state,)
         owner = None if of is None else self._owner(of)
         if limit is not None:
@@ -125,8 +125,8 @@ class Dead:
 
     def columns(self, letter: str) -> pa.Schema:
         """Return the columns that an edit of a letter may name, with their types; UsageError if it cannot be edited."""
-        shelf, found = self._one(letter)
-        return shelf.columns(found.letter)
+        store, found = self._one(letter)
+        return store.columns(found.letter)
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
@@ -147,20 +147,22 @@ class Dead:
         """
         if not isinstance(values, Mapping):
             raise UsageError(
-                "an edit says which columns get which values", hint="edit(letter, {'amount': 5})"
+                "an edit must be a mapping from columns to values",
+                hint="edit(letter, {'amount': 5})",
+                reason="not-a-mapping",
             )
-        shelf, found = self._one(letter)
-        _refuse_done(found, "edited")
-        refuse_unknown(values, shelf.columns(found.letter), found.id)
-        made = shelf.edited(found, values)
-        deed = _note(by, reason).deed(
+        store, found = self._one(letter)
+        _refuse_settled(found, "edited")
+        refuse_unknown_columns(values, store.columns(found.letter), found.id)
+        made = store.edited(found, values)
+        record = _note(by, reason).record(
             found.letter,
             action="edit",
             original=made.original,
             edited=made.edited,
             edited_arrow=made.edited_arrow,
         )
-        self._write([deed], expect={found.id: found.version if expect is None else _version(expect)})
+        self._write([record], expect={found.id: found.version if expect is None else _version(expect)})
         return self._one(found.id)[1]
 
     def drop(
@@ -177,14 +179,14 @@ class Dead:
         now, without those dropped before."""
         chosen = [one for _, one in self._chosen(letters, of)]
         for one in chosen:
-            _refuse_done(one, "dropped")
+            _refuse_settled(one, "dropped")
         chosen = [one for one in chosen if one.state != "dropped"]
         note = _note(by, reason)
         if chosen:
             versions = {one.id: one.version for one in chosen}
             if expect is not None:
                 versions = dict.fromkeys(versions, _version(expect))
-            self._write([note.deed(one.letter, action="drop") for one in chosen], expect=versions)
+            self._write([note.record(one.letter, action="drop") for one in chosen], expect=versions)
         return tuple(one.id for one in chosen)
 
     def replay(
@@ -209,14 +211,18 @@ class Dead:
         left: dict[str, str] = {}
         taken: list[str] = []
         groups: dict[tuple[int, str], list[LetterState]] = {}
-        for shelf, one in chosen:
+        for store, one in chosen:
             if one.state not in ("replayed", "resolved"):
-                groups.setdefault((self._shelves.index(shelf), one.letter.owner), []).append(one)
+                groups.setdefault((self._stores.index(store), one.letter.owner), []).append(one)
         for (number, owner), some in groups.items():
-            refused = self._shelves[number].replay(owner, some, note, force=force)
+            refused = self._stores[number].replay(owner, some, note, force=force)
             taken += [one.id for one in some if one.id not in refused]
-            deeds = read_deeds(self._log)
-            quicker = {o.id for o in some if known(o.letter, deeds, lingers=True).state == "replayed"}
+            actions = read_actions(self._log)
+            quicker = {
+                o.id
+                for o in some
+                if state_in_store(o.letter, actions, keeps_replayed=True).state == "replayed"
+            }
             before += tuple(letter for letter in refused if letter in quicker)
             left |= {letter: why for letter, why in refused.items() if letter not in quicker}
         return Replayed(tuple(taken), before, left)
@@ -228,96 +234,104 @@ class Dead:
     ) -> tuple[Sequence[LetterState], Mapping[tuple[str, str], int]]:
         """Return the letters in the stores, and former letters on which an action was taken. Of letters without an action,
         at least the newest `count` of each owner are returned; the second value is the number of others, by owner and kind."""
-        deeds, found, silent = read_deeds(self._log), dict[str, LetterState](), dict[str, str]()
+        actions, found, unreadable = read_actions(self._log), dict[str, LetterState](), dict[str, str]()
         more: dict[tuple[str, str], int] = {}
-        for shelf in self._shelves:
-            for name in shelf.owners():
+        for store in self._stores:
+            for name in store.owners():
                 if owner not in (None, name):
                     continue
                 try:
-                    pile = Pile(shelf.letters(name)) if count is None else shelf.newest(name, count, deeds)
+                    newest = (
+                        NewestLetters(store.letters(name))
+                        if count is None
+                        else store.newest(name, count, actions)
+                    )
                 except HeadwaterError as error:
-                    silent[name] = error.message
+                    unreadable[name] = error.message
                     continue
-                found |= {one.id: known(one, deeds, lingers=shelf.lingers) for one in pile.letters}
-                if pile.more:
-                    more[name, shelf.kind] = pile.more
-        for letter, done in deeds.letters():
+                found |= {
+                    one.id: state_in_store(one, actions, keeps_replayed=store.keeps_replayed)
+                    for one in newest.letters
+                }
+                if newest.more:
+                    more[name, store.kind] = newest.more
+        for letter, done in actions.letters():
             whose = done[-1].owner
-            if letter not in found and owner in (None, whose) and whose not in silent:
-                found[letter] = gone(done, len(done))
-        self.silent = silent
+            if letter not in found and owner in (None, whose) and whose not in unreadable:
+                found[letter] = state_from_actions(done, len(done))
+        self.unreadable = unreadable
         return list(found.values()), more
 
-    def _one(self, letter: str) -> tuple[Shelf, LetterState]:
-        name = text_of(letter, "a dead letter's name", hint="ws.dead().list() has them").strip()
+    def _one(self, letter: str) -> tuple[LetterStore, LetterState]:
+        name = text_of(letter, "the name of a dead letter", hint="ws.dead().list() returns them").strip()
         owner, slash, _ = name.partition("/")
-        deeds, near = read_deeds(self._log), list[str]()
-        for shelf in self._shelves:
-            whose = next((o for o in shelf.owners() if o.lower() == owner.lower()), None)
+        actions, near = read_actions(self._log), list[str]()
+        for store in self._stores:
+            whose = next((o for o in store.owners() if o.lower() == owner.lower()), None)
             if whose is None or not slash:
                 continue
-            for one in shelf.letters(whose, name):
+            for one in store.letters(whose, name):
                 if one.id.lower() == name.lower():
-                    return shelf, known(one, deeds, lingers=shelf.lingers)
-            near += [one.id for one in shelf.newest(whose, _NEAR_MAX, deeds).letters]
-        done = next((d for i, d in deeds.letters() if i.lower() == name.lower()), None)
+                    return store, state_in_store(one, actions, keeps_replayed=store.keeps_replayed)
+            near += [one.id for one in store.newest(whose, _NEAR_MAX, actions).letters]
+        done = next((d for i, d in actions.letters() if i.lower() == name.lower()), None)
         if done is not None:
-            shelf = next(s for s in self._shelves if s.kind == done[-1].kind)
-            return shelf, gone(done, len(done))
-        meant = nearest(name, [*near, *(i for i, _ in deeds.letters())])
+            store = next(s for s in self._stores if s.kind == done[-1].kind)
+            return store, state_from_actions(done, len(done))
+        meant = nearest(name, [*near, *(i for i, _ in actions.letters())])
         raise LetterNotFoundError(
             f"there is no dead letter {name!r}",
             hint=f"did you mean {meant}?"
             if meant
-            else "`headwater dead list` names them, as SOURCE/..., VIEW/..., SINK/... or QUEUE/...",
+            else "`headwater dead list` lists them, as SOURCE/..., VIEW/..., SINK/... or QUEUE/...",
             letter=name,
         )
 
     def _owner(self, of: str) -> str:
-        name = text_of(of, "whose letters are meant", hint="ws.dead().list(of='revenue')")
-        every = [o for shelf in self._shelves for o in shelf.owners()]
-        every += [d.owner for _, done in read_deeds(self._log).letters() for d in done]
+        name = text_of(of, "of", hint="ws.dead().list(of='revenue')")
+        every = [o for store in self._stores for o in store.owners()]
+        every += [d.owner for _, done in read_actions(self._log).letters() for d in done]
         found = next((o for o in every if o.lower() == name.lower()), None)
         if found is not None:
             return found
         meant = nearest(name, every)
         raise LetterNotFoundError(
-            f"no view or sink {name!r} diverts rows, nor does a source, and no queue has that name",
+            f"no source, view, sink or queue {name!r} has dead letters",
             hint=f"did you mean {meant}?"
             if meant
-            else "on_error = 'divert' puts what is refused aside, and goes on",
+            else "on_error = 'divert' makes dead letters of rejected rows",
             owner=name,
         )
 
     def _chosen(
         self, letters: str | Iterable[str] | None, of: str | None
-    ) -> Sequence[tuple[Shelf, LetterState]]:
+    ) -> Sequence[tuple[LetterStore, LetterState]]:
         if (letters is None) == (of is None):
             raise UsageError(
-                "either letters are named, or whose are meant",
+                "exactly one of `letters` and `of` is required",
                 hint="ws.dead().replay('revenue/orders-0-17'), or replay(of='revenue')",
+                reason="letters-or-of",
             )
         if letters is not None:
             names = [letters] if isinstance(letters, str) else list(letters)
-            return list({one.id: (shelf, one) for shelf, one in map(self._one, names)}.values())
+            return list({one.id: (store, one) for store, one in map(self._one, names)}.values())
         assert of is not None
         waiting = self.find(of)
-        by_kind = {shelf.kind: shelf for shelf in self._shelves}
-        for owner, said in self.silent.items():
-            raise UsageError(f"{owner} cannot be asked for its letters: {said}")
+        by_kind = {store.kind: store for store in self._stores}
+        for owner, said in self.unreadable.items():
+            raise UsageError(f"the dead letters of {owner!r} cannot be read: {said}", owner=owner)
         return [(by_kind[one.letter.kind], one) for one in waiting]
 
-    def _write(self, deeds: Sequence[Deed], expect: Mapping[str, int]) -> None:
+    def _write(self, actions: Sequence[LetterAction], expect: Mapping[str, int]) -> None:
         try:
-            write_deeds(self._log, deeds, expect)
+            write_actions(self._log, actions, expect)
         except ConflictError as error:
             raise conflict(expect, error) from None
 
 
 def table_of(found: Sequence[LetterState]) -> pa.Table:
-    """Return letters as a table, in the columns of `Dead.list`."""
-    last = [one.deeds[-1] if one.deeds else None for one in found]
+    """Return letters as a table, in the columns of `DeadLetters.list`."""
+    last = [one.actions[-1] if one.actions else None for one in found]
     columns: dict[str, Sequence[Any]] = {
         "letter": [one.id for one in found],
         "kind": [one.letter.kind for one in found],
@@ -326,23 +340,27 @@ def table_of(found: Sequence[LetterState]) -> pa.Table:
         "at": [_moment(one) or None for one in found],
         "error": [one.letter.error for one in found],
         "row": [one.row for one in found],
-        "who": [None if deed is None else deed.who for deed in last],
-        "reason": [None if deed is None else deed.reason for deed in last],
+        "who": [None if record is None else record.who for record in last],
+        "reason": [None if record is None else record.reason for record in last],
         "version": [one.version for one in found],
     }
     arrays = [pa.array(values, LISTED.field(name).type) for name, values in columns.items()]
     return pa.Table.from_arrays(arrays, schema=LISTED)
 
 
-def _refuse_done(one: LetterState, what: str) -> None:
+def _refuse_settled(one: LetterState, what: str) -> None:
     if one.state == "replayed":
-        last = one.deeds[-1]
+        last = one.actions[-1]
         raise UsageError(
-            f"{one.id} cannot be {what}: it was replayed by {last.who} and taken",
-            hint="what is wrong with the row that was given instead is mended where that is",
+            f"{one.id} cannot be {what}: {last.who} has replayed it",
+            hint="correct the replayed row where it was written",
+            letter=one.id,
+            state=one.state,
         )
     if one.state == "resolved":
-        raise UsageError(f"{one.id} cannot be {what}: it is refused no more")
+        raise UsageError(
+            f"{one.id} cannot be {what}: its row is no longer rejected", letter=one.id, state=one.state
+        )
 
 
 def _note(by: str | None, reason: str | None) -> Note:
@@ -351,13 +369,13 @@ def _note(by: str | None, reason: str | None) -> Note:
             by = getpass.getuser()
         except (KeyError, OSError):  # the user of the process has no name
             by = "unknown"
-    why = None if reason is None else text_of(reason, "a reason", hint="reason='typo of the shop'")
-    return Note(text_of(by, "who does it", hint="by='anna'"), why)
+    why = None if reason is None else text_of(reason, "reason", hint="reason='typo of the shop'")
+    return Note(text_of(by, "by", hint="by='anna'"), why)
 
 
 def _version(expect: int) -> int:
-    return whole_number(expect, "expect", hint="the version of the letter, as show(letter) has it")
+    return whole_number(expect, "expect", hint="expect=ws.dead().show(letter).version")
 
 
 def _moment(one: LetterState) -> int:
-    return one.letter.at or (one.deeds[-1].at if one.deeds else 0)
+    return one.letter.at or (one.actions[-1].at if one.actions else 0)

@@ -13,7 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.catalog.conform import conform
-from headwater.connectors.dead_letter_store.letter_store import Edited, Letter, LetterState, Note, Pile
+from headwater.connectors.dead_letter_store.letter_store import (
+    Edited,
+    Letter,
+    LetterState,
+    NewestLetters,
+    Note,
+)
 from headwater.core.errors import ConflictError, UsageError
 from headwater.core.json_csv import as_json
 from headwater.log.protocol import Log
@@ -22,14 +28,14 @@ from headwater.queues.message_positions import place_of, shown
 from headwater.queues.queue_client import Ledgers, QueueRequest
 from headwater.queues.queue_definition import QUEUE, QueueDefinition, entry_of
 from headwater.queues.queue_records import Op, to_batch
-from headwater.views.dead_letter_actions import Deeds, write_deeds
+from headwater.views.dead_letter_actions import LetterActions, write_actions
 
 
-class QueueShelf:
+class QueueLetterStore:
     """The dead-letter store of queues."""
 
     kind: ClassVar[str] = "queue"
-    lingers: ClassVar[bool] = False
+    keeps_replayed: ClassVar[bool] = False
 
     def __init__(self, log: Log, ledgers: Callable[[], Ledgers]) -> None:
         self._log = log
@@ -61,16 +67,16 @@ class QueueShelf:
             if place in dead
         ]
 
-    def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
+    def newest(self, owner: str, count: int, actions: LetterActions) -> NewestLetters:
         """Return all letters."""
-        return Pile(self.letters(owner))
+        return NewestLetters(self.letters(owner))
 
-    def waiting(self, owner: str, deeds: Deeds) -> int:
+    def count_open(self, owner: str, actions: LetterActions) -> int:
         """Return the number of messages that wait for an action, without reading them."""
         entry, ledger = entry_of(self._log, owner), self._ledgers().of(owner)
         with ledger.locked():
             dead = {(f"{entry.name}/{shown(place)}", entry.sequence) for place in ledger.current().dead}
-        return len(dead.difference(deeds.dropped.get(entry.name, ())))
+        return len(dead.difference(actions.dropped.get(entry.name, ())))
 
     def _rows(self, queue: QueueDefinition) -> dict[int, dict[str, Any]]:
         """Return the last record about each message that was ever moved to the dead letters."""
@@ -97,8 +103,10 @@ class QueueShelf:
         for name in queue.key:
             if name in values and values[name] != row[name]:
                 raise UsageError(
-                    f"queue {queue.name!r} keeps the order of {name!r}: with another one it would be another message",
-                    hint=f"append the row that is meant to {topic.name}, and drop {known.id}",
+                    f"{name!r} is the key of queue {queue.name!r}, and the key of a message cannot be edited",
+                    hint=f"append the intended row to {topic.name}, and drop {known.id}",
+                    queue=queue.name,
+                    column=name,
                 )
         fit = conform([{**row, **values}], topic).select(topic.given.schema.names)
         edited = as_json(shown_row(topic, fit.to_pylist()[0]))
@@ -113,7 +121,11 @@ class QueueShelf:
             return opened(self._log, topic, known.edit.edited_arrow)
         row = self._rows(self._queue(known.letter)).get(_place(known.letter))
         if row is None:
-            raise UsageError(f"{known.id} cannot be edited: it is refused no more")
+            raise UsageError(
+                f"{known.id} cannot be edited: its row is no longer rejected",
+                letter=known.id,
+                state="resolved",
+            )
         return opened(self._log, topic, row["row_arrow"])
 
     # --- replaying -------------------------------------------------------------------------------------------------
@@ -125,7 +137,7 @@ class QueueShelf:
         left: dict[str, str] = {}
         for one in chosen:
             if one.state == "dropped":
-                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit takes it up again"
+                left[one.id] = f"it was dropped by {one.actions[-1].who}; an edit reopens it"
                 continue
             edit = one.edit
             keys = (
@@ -135,14 +147,14 @@ class QueueShelf:
             op = Op("replay", np.array([_place(one.letter)]), keys=keys, body=body)
             text = None if edit is None else edit.edited
             try:
-                write_deeds(
+                write_actions(
                     self._log,
-                    [note.deed(one.letter, action="replay", settled=True, edited=text)],
+                    [note.record(one.letter, action="replay", settled=True, edited=text)],
                     {one.id: one.version},
                     rows={ledger.queue.state_topic: to_batch([op], schema)},
                 )
             except ConflictError:
-                left[one.id] = "somebody else has just acted on it: look at it again"
+                left[one.id] = "another action was recorded meanwhile: read the letter again"
         return left
 
 

@@ -23,8 +23,8 @@ from headwater.connectors.dead_letter_store.letter_store import (
     Edited,
     Letter,
     LetterState,
+    NewestLetters,
     Note,
-    Pile,
     as_json,
     fitted,
     packed,
@@ -36,7 +36,7 @@ from headwater.core.errors import ConflictError, HeadwaterError, LogTimeoutError
 from headwater.log.protocol import Entry, Log
 from headwater.operators.zset.delta import take_rows
 from headwater.sinks.registry import is_readable, wanted_of
-from headwater.views.dead_letter_actions import Deeds, write_deeds
+from headwater.views.dead_letter_actions import LetterActions, write_actions
 
 if TYPE_CHECKING:
     from headwater.connectors.manage.sink_manager import Sinks
@@ -47,11 +47,11 @@ WAIT_S = 30.0
 """Maximum time to wait for the retry by another process."""
 
 
-class SinkShelf:
+class SinkLetterStore:
     """The dead-letter store of sinks."""
 
     kind: ClassVar[str] = "sink"
-    lingers: ClassVar[bool] = False
+    keeps_replayed: ClassVar[bool] = False
 
     def __init__(self, log: Log, sinks: Sinks, clock: Clock) -> None:
         self._log = log
@@ -65,26 +65,26 @@ class SinkShelf:
 
     def letters(self, owner: str, letter: str | None = None) -> list[Letter]:
         """Return the rejected rows recorded in the target's checkpoint."""
-        withheld, incarnation = self._sinks.withheld(owner), incarnation_of(self._log, owner)
+        rejected, incarnation = self._sinks.rejected(owner), incarnation_of(self._log, owner)
         found: dict[str, Letter] = {}
-        rows = withheld.rows.to_pylist()
-        for place, name in enumerate(letter_ids(owner, withheld)):
+        rows = rejected.rows.to_pylist()
+        for place, name in enumerate(letter_ids(owner, rejected)):
             copies = found[name].copies + 1 if name in found else 1
             found[name] = Letter(
                 name,
                 self.kind,
                 owner,
-                withheld.reasons[place],
+                rejected.reasons[place],
                 as_json(rows[place]),
-                int(withheld.letters[place]),
+                int(rejected.letters[place]),
                 incarnation,
                 copies,
             )
         return list(found.values())
 
-    def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
+    def newest(self, owner: str, count: int, actions: LetterActions) -> NewestLetters:
         """Return all letters: a sink with more than a few rejected rows stops."""
-        return Pile(self.letters(owner))
+        return NewestLetters(self.letters(owner))
 
     # --- editing ---------------------------------------------------------------------------------------------------
 
@@ -93,37 +93,43 @@ class SinkShelf:
         made = self._sinks.definitions()[letter.owner]
         if is_readable(made):
             raise UsageError(
-                f"a row of sink {made.name!r} cannot be edited: its target is kept equal to view {made.view!r}, and would "
-                "not be any more",
-                hint="correct the row where the view has it from, and the change comes by itself; or have the target take "
-                "it, and replay the letter",
+                f"a row of sink {made.name!r} cannot be edited: its target must equal view {made.view!r}",
+                hint="correct the row in the input of the view; or make the target accept it, and replay the letter",
                 sink=made.name,
+                view=made.view,
+                reason="target-equals-view",
             )
         if wanted_of(made).mode == "changelog":
             raise UsageError(
-                f"a row of sink {made.name!r} cannot be edited: when the view takes the row back, the changelog would "
-                "take back another one than it has told of",
-                hint="correct the row where the view has it from; or drop the letter",
+                f"a row of sink {made.name!r} cannot be edited: a later retraction in the changelog has the original row",
+                hint="correct the row in the input of the view; or drop the letter",
                 sink=made.name,
+                reason="changelog",
             )
         return self._sinks.declared.shape(letter.owner).schema
 
     def edited(self, known: LetterState, values: Mapping[str, Any]) -> Edited:
         """Return the row, as last edited, with other values."""
         shape = self._sinks.declared.shape(known.letter.owner)
-        withheld = self._sinks.withheld(known.letter.owner)
-        places = [p for p, name in enumerate(letter_ids(shape.sink, withheld)) if name == known.id]
+        rejected = self._sinks.rejected(known.letter.owner)
+        places = [p for p, name in enumerate(letter_ids(shape.sink, rejected)) if name == known.id]
         if not places:
-            raise UsageError(f"{known.id} cannot be edited: it is refused no more")
-        original = take_rows(withheld.rows, np.array(places[:1])).to_pylist()[0]
+            raise UsageError(
+                f"{known.id} cannot be edited: its row is no longer rejected",
+                letter=known.id,
+                state="resolved",
+            )
+        original = take_rows(rejected.rows, np.array(places[:1])).to_pylist()[0]
         edit, row = known.edit, dict(original)
         if edit is not None and edit.edited_arrow is not None:
             row |= unpacked(edit.edited_arrow).to_pylist()[0]
         for name in shape.key:
             if name in values and values[name] != original[name]:
                 raise UsageError(
-                    f"{name!r} is the key of sink {shape.sink!r}: with another one it would be another row",
-                    hint=f"correct the row where view {shape.view} has it from",
+                    f"{name!r} is the key of sink {shape.sink!r}, and the key of a row cannot be edited",
+                    hint=f"correct the row in the input of view {shape.view}",
+                    sink=shape.sink,
+                    column=name,
                 )
         fit = fitted({**row, **values}, shape.schema, known.id)
         return Edited(as_json(original), as_json(fit.to_pylist()[0]), packed(fit))
@@ -133,43 +139,43 @@ class SinkShelf:
     def replay(self, owner: str, chosen: Sequence[LetterState], note: Note, *, force: bool) -> dict[str, str]:
         """Record the request, let the target retry, and record which rows it accepted."""
         ids = [one.id for one in chosen]
-        asked = [note.deed(one.letter, action="replay", edited=_text(one)) for one in chosen]
+        asked = [note.record(one.letter, action="replay", edited=_text(one)) for one in chosen]
         try:
-            write_deeds(self._log, asked, {one.id: one.version for one in chosen})
+            write_actions(self._log, asked, {one.id: one.version for one in chosen})
         except ConflictError:
-            return dict.fromkeys(ids, "somebody else has just acted on it: look at it again")
+            return dict.fromkeys(ids, "another action was recorded meanwhile: read the letter again")
         try:
-            if not self._asked(owner, ids):
+            if not self._request_retry(owner, ids):
                 self._sinks.retry(owner, ids)
             left = {one.id: one.error for one in self.letters(owner) if one.id in ids}
         except HeadwaterError as error:
             return dict.fromkeys(ids, error.message)
         taken = [one for one in chosen if one.id not in left]
-        done = [note.deed(one.letter, action="replay", settled=True, edited=_text(one)) for one in taken]
+        done = [note.record(one.letter, action="replay", settled=True, edited=_text(one)) for one in taken]
         # another process has recorded a later action
         with suppress(ConflictError):
             if done:
-                write_deeds(self._log, done, {one.id: one.version + 1 for one in taken})
+                write_actions(self._log, done, {one.id: one.version + 1 for one in taken})
         return left
 
-    def _asked(self, sink: str, ids: Sequence[str]) -> bool:
+    def _request_retry(self, sink: str, ids: Sequence[str]) -> bool:
         """Request a retry from the process that runs the sink, if that is another one, and wait until it has retried. Return
         whether another process did."""
-        if not self._sinks.is_kept_elsewhere(sink):
+        if not self._sinks.runs_elsewhere(sink):
             return False
         name = f"{sink}_{uuid.uuid4().hex[:12]}"
         entry = self._log.put_entry(RETRY, name, {"sink": sink, "letters": list(ids)}, expect=None)
         until = self._clock.steady_ms() + WAIT_S * 1_000
         while name in self._log.entries(RETRY):
             late = self._clock.steady_ms() > until
-            if late or not self._sinks.is_kept_elsewhere(sink):
+            if late or not self._sinks.runs_elsewhere(sink):
                 try:
                     self._log.drop_entry(RETRY, name, expect=entry.sequence)
                 except ConflictError:  # the other process has just retried
                     return True
                 if late:
                     raise LogTimeoutError(
-                        f"the process that keeps sink {sink!r} in step has not tried within {WAIT_S:g} s"
+                        f"the process that runs sink {sink!r} has not retried within {WAIT_S:g} s", sink=sink
                     )
                 return False
             self._log.wait_commit(self._log.sequence(), 100)
@@ -185,7 +191,7 @@ class Retrying:
         self._begun: dict[int, threading.Thread] = {}
         """Threads by the sequence of the commit with the request."""
 
-    def look(self) -> None:
+    def start_requested(self) -> None:
         """Start the requested retries, each in a thread of its own, since a target may be slow."""
         for entry in self._log.entries(RETRY).values():
             if entry.sequence not in self._begun:

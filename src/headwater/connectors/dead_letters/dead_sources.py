@@ -20,8 +20,8 @@ from headwater.connectors.dead_letter_store.letter_store import (
     Edited,
     Letter,
     LetterState,
+    NewestLetters,
     Note,
-    Pile,
     as_json,
     packed,
     unpacked,
@@ -33,7 +33,7 @@ from headwater.operators.zset.delta import concat_rows
 from headwater.sources.clock_positions import captured
 from headwater.sources.files.options import FilesOptions, is_errors_topic, read_options
 from headwater.sources.files.reread_line import REPLACED, header_of, row_of
-from headwater.views.dead_letter_actions import Deed, Deeds, read_deeds, write_deeds
+from headwater.views.dead_letter_actions import LetterAction, LetterActions, read_actions, write_actions
 
 LINE = "line"
 TOGETHER_MAX = 1_000
@@ -72,7 +72,7 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class _Again:
+class _ReparsedLine:
     """A letter whose line was parsed again, and the rejected line."""
 
     known: LetterState
@@ -80,11 +80,11 @@ class _Again:
     row: pa.RecordBatch
 
 
-class SourceShelf:
+class SourceLetterStore:
     """The dead-letter store of file sources."""
 
     kind: ClassVar[str] = "source"
-    lingers: ClassVar[bool] = True
+    keeps_replayed: ClassVar[bool] = True
 
     def __init__(self, log: Log, definitions: Callable[[], Mapping[str, SourceDefinition]]) -> None:
         self._log = log
@@ -110,10 +110,10 @@ class SourceShelf:
             spans = [(partition, info.first, info.end) for partition, info in infos]
         return [self._letter(owner, topic, line) for span in spans for line in self._lines(topic, *span)]
 
-    def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
+    def newest(self, owner: str, count: int, actions: LetterActions) -> NewestLetters:
         """Return the newest lines. Apart from a few records in between, only the returned records are read."""
         topic = self._topics()[owner]
-        acted, found, rest = self._acted(owner, topic, deeds), dict[tuple[int, int], _Line](), 0
+        acted, found, rest = self._acted(owner, topic, actions), dict[tuple[int, int], _Line](), 0
         for partition, info in self._log.partitions(topic.name).items():
             mine = {offset for at, offset in acted if at == partition and info.first <= offset < info.end}
             for span in _spans(sorted(mine)):
@@ -128,23 +128,25 @@ class SourceShelf:
             found |= {(partition, line.offset): line for line in others}
             rest += info.rows - len(others)
         rest -= sum(place in found for place in acted)
-        return Pile([self._letter(owner, topic, line) for line in found.values()], max(0, rest))
+        return NewestLetters([self._letter(owner, topic, line) for line in found.values()], max(0, rest))
 
-    def waiting(self, owner: str, deeds: Deeds) -> int:
+    def count_open(self, owner: str, actions: LetterActions) -> int:
         """Return the number of lines that wait for an action, without reading them."""
         topic = self._topics()[owner]
         infos = self._log.partitions(topic.name)
         settled = sum(
             partition in infos and infos[partition].first <= offset < infos[partition].end
-            for (partition, offset), last in self._acted(owner, topic, deeds).items()
+            for (partition, offset), last in self._acted(owner, topic, actions).items()
             if last.action == "drop" or (last.action == "replay" and last.settled)
         )
         return sum(info.rows for info in infos.values()) - settled
 
-    def _acted(self, owner: str, topic: TopicDefinition, deeds: Deeds) -> dict[tuple[int, int], Deed]:
+    def _acted(
+        self, owner: str, topic: TopicDefinition, actions: LetterActions
+    ) -> dict[tuple[int, int], LetterAction]:
         """Return the last action on each letter, by position in the topic of errors."""
         found = {}
-        for name, done in deeds.letters():
+        for name, done in actions.letters():
             place = _place(name, topic) if done[-1].owner == owner and done[-1].kind == self.kind else None
             if place is not None and done[-1].incarnation == topic.incarnation:
                 found[place] = done[-1]
@@ -184,14 +186,17 @@ class SourceShelf:
         line = self._line(letter)
         if line.line is None:
             raise UsageError(
-                f"{letter.id} cannot be edited: {line.file} as a whole cannot be read, {line.reason}",
-                hint="put a whole file in its place, under another name, and drop the letter",
+                f"{letter.id} cannot be edited: no line of {line.file} can be read: {line.reason}",
+                hint="add a readable copy of the file under another name, and drop the letter",
+                letter=letter.id,
+                file=line.file,
             )
         _, topic = self._target(letter.owner)
         if topic.private:
             raise UsageError(
-                f"{letter.id} cannot be edited: topic {topic.name!r} has private columns, and the line would be kept in plain",
+                f"{letter.id} cannot be edited: topic {topic.name!r} has private columns, and the edited line would be stored unencrypted",
                 hint="append the line to a file that the source reads, and drop the letter",
+                letter=letter.id,
                 topic=topic.name,
             )
         return pa.schema([(LINE, pa.string())])
@@ -201,7 +206,12 @@ class SourceShelf:
         line, (options, topic) = self._line(known.letter), self._target(known.letter.owner)
         made = values[LINE]
         if not isinstance(made, str):
-            raise UsageError(f"the line of {known.id} is text, not {made!r}", hint="drop leaves it out")
+            raise UsageError(
+                f"the line of {known.id} is text, not {made!r}",
+                hint="to leave the line out, drop the letter",
+                column=LINE,
+                value=made,
+            )
         row_of(options, topic, made, self._header(line, options))
         batch = pa.RecordBatch.from_arrays([pa.array([made])], names=[LINE])
         return Edited(known.letter.row, _shown(line, made), packed(batch))
@@ -214,6 +224,8 @@ class SourceShelf:
             raise UsageError(
                 f"the line of {letter.id} was removed from topic {topic.name}",
                 hint="append the line to a file that the source reads, and drop the letter",
+                letter=letter.id,
+                topic=topic.name,
             )
         return found[0]
 
@@ -223,7 +235,7 @@ class SourceShelf:
         made = self._definitions().get(owner)
         if made is None or made.kind != "files":
             raise UsageError(
-                f"source {owner!r} is not declared any more, so that nothing says how its lines are read",
+                f"source {owner!r} is no longer declared, so its lines cannot be parsed",
                 hint=f"CREATE SOURCE {owner} FROM FILES ..., or drop the letters",
                 source=owner,
             )
@@ -242,13 +254,13 @@ class SourceShelf:
         lines."""
         options, topic = self._target(owner)
         left: dict[str, str] = {}
-        rows: list[_Again] = []
+        rows: list[_ReparsedLine] = []
         for one in chosen:
             if one.state == "dropped":
-                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit takes it up again"
+                left[one.id] = f"it was dropped by {one.actions[-1].who}; an edit reopens it"
                 continue
             try:
-                rows.append(self._read_again(one, options, topic))
+                rows.append(self._reparse(one, options, topic))
             except HeadwaterError as error:
                 left[one.id] = error.message
         rows.sort(key=lambda one: (one.line.partition, one.line.offset))
@@ -256,57 +268,57 @@ class SourceShelf:
             left |= self._append(rows[begin : begin + TOGETHER_MAX], topic, note, force)
         return left
 
-    def _read_again(self, one: LetterState, options: FilesOptions, topic: TopicDefinition) -> _Again:
+    def _reparse(self, one: LetterState, options: FilesOptions, topic: TopicDefinition) -> _ReparsedLine:
         line, edit = self._line(one.letter), one.edit
         text = line.line
         if edit is not None and edit.edited_arrow is not None:
             text = unpacked(edit.edited_arrow).column(LINE)[0].as_py()
         elif text is not None and REPLACED in text:
-            raise UsageError("the line has bytes that are no UTF-8, and were not kept: edit it")
+            raise UsageError("the line had bytes that are not UTF-8, and were not stored: edit the line")
         if text is None:
             raise UsageError(
-                f"{line.file} as a whole cannot be read: put a whole file in its place, under another name"
+                f"no line of {line.file} can be read: add a readable copy of the file under another name"
             )
         row = row_of(options, topic, text, self._header(line, options))
-        return _Again(one, line, captured(row, topic, line.position, line.time))
+        return _ReparsedLine(one, line, captured(row, topic, line.position, line.time))
 
     def _append(
-        self, rows: Sequence[_Again], topic: TopicDefinition, note: Note, force: bool
+        self, rows: Sequence[_ReparsedLine], topic: TopicDefinition, note: Note, force: bool
     ) -> dict[str, str]:
         """Append rows with the records of the actions. Letters on which another action was taken meanwhile are left out."""
         left: dict[str, str] = {}
-        newer = _Newer(self._log, topic) if topic.key and not force else None
+        newer = _NewerRecords(self._log, topic) if topic.key and not force else None
         for _ in range(ATTEMPTS_MAX):
             expect: dict[str, dict[int, int]] = {}
             if newer is not None:
-                expect = {topic.name: newer.look(min(one.line.at for one in rows))}
-                said = {one.known.id: newer.said(one.row, one.line.at) for one in rows}
+                expect = {topic.name: newer.read_new(min(one.line.at for one in rows))}
+                said = {one.known.id: newer.refusal(one.row, one.line.at) for one in rows}
                 left |= {letter: why for letter, why in said.items() if why is not None}
                 rows = [one for one in rows if one.known.id not in left]
             if not rows:
                 return left
             try:
-                write_deeds(
+                write_actions(
                     self._log,
-                    [_deed(one.known, note) for one in rows],
+                    [_replay_record(one.known, note) for one in rows],
                     {one.known.id: one.known.version for one in rows},
                     rows={topic.name: concat_rows([one.row for one in rows], topic.row_schema)},
                     expect=expect,
                 )
                 return left
             except ConflictError:
-                deeds = read_deeds(self._log)
+                actions = read_actions(self._log)
                 for one in rows:
-                    if deeds.version(one.known.id) != one.known.version:
-                        left[one.known.id] = "somebody else has just acted on it: look at it again"
+                    if actions.version(one.known.id) != one.known.version:
+                        left[one.known.id] = "another action was recorded meanwhile: read the letter again"
                 rows = [one for one in rows if one.known.id not in left]
                 if not rows:
                     return left
-        busy = f"others write to topic {topic.name} all the time: try again"
+        busy = f"too many concurrent appends to topic {topic.name}: try again"
         return left | {one.known.id: busy for one in rows}
 
 
-class _Newer:
+class _NewerRecords:
     """Detects keys with records newer than a rejected line, which an older row must not replace."""
 
     def __init__(self, log: Log, topic: TopicDefinition) -> None:
@@ -314,15 +326,15 @@ class _Newer:
         self._topic = topic
         self._newest: dict[tuple[int, int], int] = {}
         """Append time of the newest record by hash of its key."""
-        self._seen: dict[int, int] = {}
+        self._read_to: dict[int, int] = {}
         self._is_whole = True
 
-    def look(self, since: int) -> dict[int, int]:
+    def read_new(self, since: int) -> dict[int, int]:
         """Read what was appended since a time and not read before; return the end of each partition."""
         names = list(self._topic.key)
         ends = {}
         for partition, info in self._log.partitions(self._topic.name).items():
-            begin = self._seen.get(partition)
+            begin = self._read_to.get(partition)
             if begin is None:
                 begin = self._log.offset_at(self._topic.name, partition, since, "appended")
                 self._is_whole = self._is_whole and (begin > info.first or info.first == 0)
@@ -338,25 +350,25 @@ class _Newer:
                         self._newest[key] = max(at, self._newest.get(key, at))
             except GapError:
                 self._is_whole = False
-            self._seen[partition] = ends[partition] = info.end
+            self._read_to[partition] = ends[partition] = info.end
         return ends
 
-    def said(self, row: pa.RecordBatch, at: int) -> str | None:
+    def refusal(self, row: pa.RecordBatch, at: int) -> str | None:
         """Return the reason why a row that was rejected at a time is not appended; None if it may be."""
         high, low = identities(row.select(list(self._topic.key)).columns, 1, exact=False)
         newest = self._newest.get((int(high[0]), int(low[0])))
         if newest is not None and newest >= at:
-            return "a record of its key came with it or later: force replaces that one"
+            return "a record of its key was appended at the same time or later: force replaces that record"
         if not self._is_whole:
             return (
-                f"later records of topic {self._topic.name} were removed, so that nobody can say whether one of its key was "
-                "among them: force replays it all the same"
+                f"later records of topic {self._topic.name} were removed, and may have included one of its key: "
+                "force replays it anyway"
             )
         return None
 
 
-def _deed(one: LetterState, note: Note) -> Deed:
-    return note.deed(
+def _replay_record(one: LetterState, note: Note) -> LetterAction:
+    return note.record(
         one.letter, action="replay", settled=True, edited=None if one.edit is None else one.edit.edited
     )
 

@@ -24,11 +24,11 @@ from headwater.connectors.dead_letter_store.letter_store import (
     Edited,
     Letter,
     LetterState,
+    NewestLetters,
     Note,
-    Pile,
     as_json,
-    known,
     packed,
+    state_in_store,
     unpacked,
 )
 from headwater.core.errors import ConflictError, GapError, UsageError, ViewUnavailableError
@@ -38,12 +38,12 @@ from headwater.engine.collections.workload import definitions, derived_of
 from headwater.log.protocol import Log
 from headwater.sinks.topic.versions import topics_of
 from headwater.views.dead_letter_actions import (
-    Deeds,
+    LetterActions,
     letter_of,
-    read_deeds,
+    read_actions,
     record_of,
     records_of,
-    write_deeds,
+    write_actions,
 )
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ class _Place:
     offset: int
 
 
-class ViewShelf:
+class ViewLetterStore:
     """The dead-letter store of views."""
 
     kind: ClassVar[str] = "view"
-    lingers: ClassVar[bool] = True
+    keeps_replayed: ClassVar[bool] = True
 
     def __init__(self, log: Log, views: Callable[[], Views]) -> None:
         self._log = log
@@ -90,16 +90,16 @@ class ViewShelf:
             errors = errors.filter(pc.equal(errors["_offset"].cast(pa.string()), offset))
         return self._letters(owner, errors, topics)
 
-    def newest(self, owner: str, count: int, deeds: Deeds) -> Pile:
+    def newest(self, owner: str, count: int, actions: LetterActions) -> NewestLetters:
         """Return the newest letters. They are selected in columns, because there may be very many."""
         views, topics = self._views(), self._log.topics()
         if views.store.latest() is None:
-            return Pile([])
+            return NewestLetters([])
         errors = views.reads.contents(_errors(owner))
         if not errors.num_rows:
-            return Pile([])
+            return NewestLetters([])
         records = records_of(errors)
-        is_acted_on = pc.is_in(records, value_set=pa.array(deeds.records(owner), pa.string()))
+        is_acted_on = pc.is_in(records, value_set=pa.array(actions.records(owner), pa.string()))
         place = pa.array(np.arange(errors.num_rows))
         others = pa.table({_RECORD: records, _AT: errors[_AT], _PLACE: place}).filter(pc.invert(is_acted_on))
         # a record may fail in several ways
@@ -112,12 +112,16 @@ class ViewShelf:
             others = others.take(pc.select_k_unstable(others, count, order)) if count else others.slice(0, 0)
         acted_on = np.flatnonzero(is_acted_on.to_numpy())
         chosen = np.concatenate([acted_on, others[_PLACE].to_numpy()])
-        return Pile(self._letters(owner, errors.take(pa.array(chosen)), topics), total - others.num_rows)
+        return NewestLetters(
+            self._letters(owner, errors.take(pa.array(chosen)), topics), total - others.num_rows
+        )
 
-    def waiting(self, owner: str, deeds: Deeds) -> int:
+    def count_open(self, owner: str, actions: LetterActions) -> int:
         """Return the number of a view's open letters; ViewUnavailableError if the view is not part of the tick."""
-        pile = self.newest(owner, 0, deeds)
-        return pile.more + sum(known(one, deeds, lingers=True).state in OPEN for one in pile.letters)
+        newest = self.newest(owner, 0, actions)
+        return newest.more + sum(
+            state_in_store(one, actions, keeps_replayed=True).state in OPEN for one in newest.letters
+        )
 
     def _letters(self, owner: str, errors: pa.Table, topics: Mapping[str, TopicDefinition]) -> list[Letter]:
         places = errors.select(["_topic", "_partition", "_offset"]).to_pylist()
@@ -156,8 +160,10 @@ class ViewShelf:
         for name in place.topic.key:
             if name in values and values[name] != original[name]:
                 raise UsageError(
-                    f"{name!r} is the key of topic {place.topic.name!r}: with another one it would be another row",
-                    hint=f"append the row that is meant, and drop {known.id}",
+                    f"{name!r} is the key of topic {place.topic.name!r}, and the key of a row cannot be edited",
+                    hint=f"append the intended row, and drop {known.id}",
+                    topic=place.topic.name,
+                    column=name,
                 )
         row |= values
         fit = conform([row], place.topic).select(place.topic.given.schema.names)
@@ -167,9 +173,10 @@ class ViewShelf:
         """Raise UsageError if a topic is filled by a source or a sink exclusively."""
         if topic.captured_by is not None:
             raise UsageError(
-                f"topic {topic.name!r} is filled by source {topic.captured_by!r}, and by nothing else",
-                hint="correct the row where it is captured from: the change comes by itself; or drop the letter",
+                f"only source {topic.captured_by!r} writes to topic {topic.name!r}",
+                hint="correct the row in the system that is captured; or drop the letter",
                 topic=topic.name,
+                source=topic.captured_by,
             )
         for entry in self._log.entries(SINK).values():
             made = SinkDefinition.from_document(entry.document)
@@ -178,9 +185,10 @@ class ViewShelf:
             kept = topics_of(self._log, made.name, str(made.options["topic"]))
             if topic.name.lower() in map(str.lower, filter(None, asdict(kept).values())):
                 raise UsageError(
-                    f"topic {topic.name!r} is kept by sink {made.name!r} as view {made.view!r} is",
-                    hint=f"correct what {made.view} is made from; or drop the letter",
+                    f"only sink {made.name!r} writes to topic {topic.name!r}, from view {made.view!r}",
+                    hint=f"correct the input of view {made.view}; or drop the letter",
                     topic=topic.name,
+                    sink=made.name,
                 )
 
     def _place(self, letter: Letter) -> _Place:
@@ -197,7 +205,9 @@ class ViewShelf:
         if len(rows) != 1:
             raise UsageError(
                 f"the record of {letter.id} was removed from its topic, and cannot be edited",
-                hint=f"append the row that is meant to {place.topic.name}, and drop the letter",
+                hint=f"append the intended row to {place.topic.name}, and drop the letter",
+                letter=letter.id,
+                topic=place.topic.name,
             )
         found: dict[str, Any] = rows[0]
         return found
@@ -210,10 +220,10 @@ class ViewShelf:
         readers = _Readers(self._log, self._views())
         for one in chosen:
             if one.state == "dropped":
-                left[one.id] = f"it was dropped by {one.deeds[-1].who}; an edit takes it up again"
+                left[one.id] = f"it was dropped by {one.actions[-1].who}; an edit reopens it"
             elif one.edit is None:
                 left[one.id] = (
-                    f"view {owner} refuses it as it is: edit it, or replace the view by one that takes it"
+                    f"view {owner} rejects it unchanged: edit it, or replace the view with one that accepts it"
                 )
             else:
                 why = self._append(one, note, readers, force)
@@ -229,13 +239,13 @@ class ViewShelf:
         if not place.topic.key and not force and (users := readers.of(one.letter.owner, place)):
             reads = "reads" if len(users) == 1 else "read"
             return (
-                f"{' and '.join(users)} {reads} the record as it is, and would see the correction beside it: "
-                "force replays it all the same"
+                f"{' and '.join(users)} {reads} the original record, and would see both it and the correction: "
+                "force replays it anyway"
             )
         assert one.letter.record is not None
         noted = (one.letter, replace(one.letter, id=one.letter.record))
         what = {"action": "replay", "settled": True, "edited": one.edit.edited}
-        done = [note.deed(letter, **what) for letter in noted]
+        done = [note.record(letter, **what) for letter in noted]
         seen = place.offset + 1
         for _ in range(ATTEMPTS_MAX):
             end = self._log.partitions(place.topic.name)[place.partition].end
@@ -244,7 +254,7 @@ class ViewShelf:
                     return why
                 seen = end
             try:
-                write_deeds(
+                write_actions(
                     self._log,
                     done,
                     one.versions,
@@ -253,13 +263,13 @@ class ViewShelf:
                 )
                 return None
             except ConflictError:
-                now = read_deeds(self._log)
+                now = read_actions(self._log)
                 if any(now.version(name) != version for name, version in one.versions.items()):
-                    again = known(one.letter, now, lingers=True)
+                    again = state_in_store(one.letter, now, keeps_replayed=True)
                     if again.state == "replayed":
-                        return f"{again.deeds[-1].who} has just replayed it"
-                    return "somebody else has just acted on it: look at it again"
-        return f"others write to topic {place.topic.name} all the time: try again"
+                        return f"{again.actions[-1].who} has just replayed it"
+                    return "another action was recorded meanwhile: read the letter again"
+        return f"too many concurrent appends to topic {place.topic.name}: try again"
 
     def _replaced(self, place: _Place, row: pa.RecordBatch, start: int, end: int) -> str | None:
         """Return a message if a record from `start` on has the key of a row, or may have had it."""
@@ -269,11 +279,11 @@ class ViewShelf:
             for batch in self._log.read(place.topic.name, place.partition, start, end, names):
                 highs, lows = identities(batch.select(names).columns, batch.num_rows, exact=False)
                 if bool(((highs == high) & (lows == low)).any()):
-                    return "a newer record of its key is there: force replaces that one"
+                    return "a newer record of its key exists: force replaces that record"
         except GapError:
             return (
-                f"later records of topic {place.topic.name} were removed, so that nobody can say whether one of its key was "
-                "among them: force replays it all the same"
+                f"later records of topic {place.topic.name} were removed, and may have included one of its key: "
+                "force replays it anyway"
             )
         return None
 

@@ -25,8 +25,8 @@ def replaced(log: Log, topic: TopicDefinition, since: Microseconds) -> dict[int,
 
     If the last record of a key is a tombstone, it is included, unless its removal would bring back an older record.
     """
-    told = (WEIGHT.name, TICK.name)
-    of = list(topic.key) if topic.key else [n for n in topic.schema.names if n not in told]
+    metadata = (WEIGHT.name, TICK.name)
+    of = list(topic.key) if topic.key else [n for n in topic.schema.names if n not in metadata]
     if not topic.key and WEIGHT.name not in topic.schema.names:
         # an append-only topic
         return {}

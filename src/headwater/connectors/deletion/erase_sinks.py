@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 BEYOND: Mapping[str, str] = {
     "postgres": "the server's own backups, and its log of changes where that is archived",
-    "redis": "what the server has written to its append-only file or snapshots, until they are written anew",
-    "lake": "files that no snapshot names any more, until they are removed as orphans",
+    "redis": "what the server has written to its append-only file or snapshots, until they are rewritten",
+    "lake": "files that no snapshot references any more, until orphan files are removed",
     "topic": "readers of the topic that have copied its records",
     "webhook": "what was delivered",
     "python": "what was delivered",
 }
 """Old data of a target that no sink can reach, by kind."""
-KEEPING: Mapping[str, str] = {
-    "postgres": "dead tuples of the table, once it is level, until it is vacuumed",
-    "lake": "older snapshots of the table, once it is level, until they are expired",
+RETAINED: Mapping[str, str] = {
+    "postgres": "dead tuples of the table, once it is reconciled, until it is vacuumed",
+    "lake": "older snapshots of the table, once it is reconciled, until they are expired",
 }
 """Old data that a target retains and can be queried about, by kind."""
-_EXCISED = ("to be excised then", "were excised")
+_EXCISED = ("are excised then", "were excised")
 """Wording before and after the excision."""
 
 
@@ -90,7 +90,9 @@ class ProbedTargets:
             if was is not None and not isinstance(was, HeadwaterError):
                 was.close()
             self._targets[made.name] = error
-            return TargetPast(None, f"{KEEPING[made.kind]}: it could not be asked, {error.message}")
+            return TargetPast(
+                None, f"{RETAINED[made.kind]}: the target could not be queried, {error.message}"
+            )
 
     def _target(self, name: str) -> Target:
         known = self._targets.get(name)
@@ -101,7 +103,7 @@ class ProbedTargets:
         return known
 
 
-def followed(
+def affected_sinks(
     log: Log,
     manifest: Manifest | None,
     sinks: Sinks,
@@ -115,12 +117,12 @@ def followed(
     for name, made in sinks.definitions().items():
         if view_of(made.view).lower() in views:
             at = done.get(name)
-            detail = "to be filled anew" if _is_filled_anew(made) else "to be brought level"
+            detail = "to be rebuilt" if _needs_rebuild(made) else "to be reconciled"
             if at is not None:
-                detail = "filled anew" if _is_filled_anew(made) else "brought level"
+                detail = "rebuilt" if _needs_rebuild(made) else "reconciled"
             past = None
-            if asked is not None and made.kind in KEEPING:
-                past = TargetPast(None, KEEPING[made.kind])
+            if asked is not None and made.kind in RETAINED:
+                past = TargetPast(None, RETAINED[made.kind])
                 if at is not None:
                     past = asked.past(made, Since(entry.tick or 0, entry.at, at))
             beyond = BEYOND.get(made.kind)
@@ -130,7 +132,7 @@ def followed(
     return found
 
 
-def _is_filled_anew(made: SinkDefinition) -> bool:
+def _needs_rebuild(made: SinkDefinition) -> bool:
     """Whether a target keeps old data when rows are replaced, so that it has to be rebuilt."""
     return made.kind == "search" or (
         is_readable(made) and made.kind != "topic" and wanted_of(made).mode != "upsert"
@@ -149,18 +151,18 @@ class Erasure:
         self.excise: Callable[[DeletionEntry, str, str, Mapping[int, list[int]]], None] | None = None
         """Callback that removes copied records from the topic of a sink, for an excision."""
 
-    def look(self) -> None:
+    def start(self) -> None:
         """Start a thread, next to an engine, if deletions are pending and no thread is running."""
         if self._due() and (self._thread is None or not self._thread.is_alive()):
-            self._thread = threading.Thread(target=self._quietly, name="headwater-erase", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="headwater-erase", daemon=True)
             self._thread.start()
 
-    def _quietly(self) -> None:
+    def _run(self) -> None:
         try:
-            self.follow()
+            self.erase()
         except Exception as error:  # noqa: BLE001 - the next look tries again
             self._component.failed(
-                error, "what was deleted may still be in sinks; `headwater deletions` tells where"
+                error, "deleted data may still be in sinks; `headwater deletions` lists where"
             )
         else:
             self._component.works()
@@ -171,7 +173,7 @@ class Erasure:
         entries = deletion_entries(self._log).values()
         return [e for e in entries if e.tick is not None and not e.followed]
 
-    def follow(self) -> bool:
+    def erase(self) -> bool:
         """Do what can be done now, and return whether copies were excised, for which their sinks may have to follow in turn.
         The first error is raised after all sinks were tried."""
         failed: HeadwaterError | None = None
@@ -179,12 +181,12 @@ class Erasure:
         for entry in self._due():
             done = dict(entry.sinks)
             open_ = False
-            for one in followed(self._log, None, self._sinks(), entry):
+            for one in affected_sinks(self._log, None, self._sinks(), entry):
                 if one.at is not None:
                     continue
                 assert entry.tick is not None, "it is due"
                 try:
-                    if self._bring(one.sink, entry.tick):
+                    if self._erase_from(one.sink, entry.tick):
                         excised |= one.kind == "topic" and self._excise_copies(one.sink, entry)
                         done[one.sink] = self._clock.now_us()
                     else:
@@ -210,20 +212,20 @@ class Erasure:
             self.excise(entry, sink, topic, found)
         return bool(found)
 
-    def _bring(self, name: str, tick: int) -> bool:
+    def _erase_from(self, name: str, tick: int) -> bool:
         """Bring a sink to a tick, and return whether it has nothing from before the tick any more."""
         sinks = self._sinks()
         if _has_versions(sinks, name):
             drop_old(sinks, name)
-        if _is_filled_anew(sinks.definitions()[name]):
+        if _needs_rebuild(sinks.definitions()[name]):
             rebuild(sinks, name, verify=False)
             drop_old(sinks, name)
             if sinks.is_open(name):
                 # it may have stopped, since rows of its append-only view were deleted
                 sinks.resume(name)
             return True
-        stands = sinks.status(name).status.tick
-        return stands is not None and stands >= tick
+        reached = sinks.status(name).status.tick
+        return reached is not None and reached >= tick
 
 
 def _has_versions(sinks: Sinks, name: str) -> bool:

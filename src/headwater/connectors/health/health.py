@@ -85,7 +85,7 @@ FALLS_OFF_WITHIN: Microseconds = 3_600_000_000
 with a retention by time, a quarter of that time is used."""
 
 
-_VERBS = {"failing": "fails", "rows lost": "has lost rows", UPSTREAM: "gets nothing new"}
+_VERBS = {"failing": "fails", "rows lost": "has lost rows", UPSTREAM: "receives no new rows"}
 
 
 @dataclass(frozen=True)
@@ -148,14 +148,14 @@ class Health:
         return next((one for one in self.components if (one.kind, one.name) == (kind, name)), None)
 
 
-def with_health(told: SinkStatus, found: ComponentHealth | None) -> SinkStatus:
+def with_health(status: SinkStatus, found: ComponentHealth | None) -> SinkStatus:
     """Return the status of a sink, with the state from the health if that is unhealthy: a sink has no information on the
     components before it."""
     if found is None or found.severity != "unhealthy":
-        return told
+        return status
     state: State = "stopped"
     reason = found.reason if found.state == "stopped" else f"{found.state}: {found.reason}"
-    return replace(told, status=replace(told.status, state=state, reason=reason))
+    return replace(status, status=replace(status.status, state=state, reason=reason))
 
 
 def health(
@@ -195,7 +195,7 @@ def _engine(clock: Clock, views: Views, faults: Mapping[tuple[FaultKind, str], F
     frozen = owner(storage)
     if frozen is not None:
         silent_s = max(0, clock.now_us() - frozen.heartbeat) / 1e6
-        reason = f"process {frozen.pid} on {frozen.host} gave no sign of life for {silent_s:.0f} s"
+        reason = f"process {frozen.pid} on {frozen.host} has sent no heartbeat for {silent_s:.0f} s"
         return ComponentHealth("engine", "engine", "frozen", reason, "end that process, then headwater run")
     fault = faults.get(("engine", "engine"))
     if fault is not None:
@@ -203,7 +203,7 @@ def _engine(clock: Clock, views: Views, faults: Mapping[tuple[FaultKind, str], F
             "engine", "engine", "failed", fault.reason, fault.hint or "headwater run", fault.since
         )
     if views.has_failed():
-        return ComponentHealth("engine", "engine", "failed", "an error has stopped it", "headwater run")
+        return ComponentHealth("engine", "engine", "failed", "it was stopped by an error", "headwater run")
     return ComponentHealth("engine", "engine", "not running", None, "headwater run")
 
 
@@ -216,7 +216,7 @@ def _views(log: Log, views: Views) -> Iterator[ComponentHealth]:
     for view in standings(log, manifest):
         hint = None
         if view.status == "stopped":
-            hint = f"correct what the reason says, then headwater rebuild {view.view}"
+            hint = f"correct the cause, then headwater rebuild {view.view}"
         yield ComponentHealth("view", view.view, view.status, view.reason, hint)
 
 
@@ -243,21 +243,21 @@ def _source(
     engine: ComponentHealth,
 ) -> ComponentHealth:
     restart = f"ALTER SOURCE {name} RESTART reads the source from the start"
-    told = str(facts["state"]) if facts is not None else connected.sources.told(name).state
-    if told.startswith(("stopped", "not taking deliveries")):
-        return ComponentHealth("source", name, "stopped", _after_colon(told), restart)
+    state = str(facts["state"]) if facts is not None else connected.sources.status(name).state
+    if state.startswith(("stopped", "not taking deliveries")):
+        return ComponentHealth("source", name, "stopped", _after_colon(state), restart)
     if stopped:
         tables = "; ".join(stopped.values())
         return ComponentHealth("source", name, "stopped", tables, f"ALTER SOURCE {name} RESTART <table>")
     if facts is not None:
-        if told.startswith((AWAY, AGAIN)) or not facts.get("up", True):
-            return ComponentHealth("source", name, "waiting", told)
+        if state.startswith((AWAY, AGAIN)) or not facts.get("up", True):
+            return ComponentHealth("source", name, "waiting", state)
         return ComponentHealth("source", name, "capturing")
     if fault is not None:
         return ComponentHealth("source", name, "stopped", fault.reason, fault.hint or restart, fault.since)
-    if told in ("not running", "captured by another process"):
+    if state in ("not running", "captured by another process"):
         return ComponentHealth("source", name, "not running", _not_run(engine))
-    return ComponentHealth("source", name, "not running", told)
+    return ComponentHealth("source", name, "not running", state)
 
 
 def _not_run(engine: ComponentHealth) -> str:
@@ -267,8 +267,8 @@ def _not_run(engine: ComponentHealth) -> str:
     return "no engine runs" if engine.state == "not running" else f"the engine is {engine.state}"
 
 
-def _after_colon(told: str) -> str:
-    return told.partition(": ")[2] or told
+def _after_colon(state: str) -> str:
+    return state.partition(": ")[2] or state
 
 
 def _sinks(
@@ -279,23 +279,23 @@ def _sinks(
 ) -> Iterator[ComponentHealth]:
     if not log.entries(SINK):
         return
-    running = {name: SinkStatus.told(facts) for name, facts in connected.sinks.facts().items()}
+    running = {name: SinkStatus.from_facts(facts) for name, facts in connected.sinks.facts().items()}
     for name in sorted(connected.sinks.definitions()):
         found = running.get(name)
         fault = faults.get(("sink", name))
         if found is None and fault is not None:
-            hint = fault.hint or "correct what the reason says; the engine tries again when it starts"
+            hint = fault.hint or "correct the cause; the engine retries when it starts"
             yield ComponentHealth("sink", name, "stopped", fault.reason, hint, fault.since)
             continue
         yield _sink(name, found, engine)
 
 
-def _sink(name: str, told: SinkStatus | None, engine: ComponentHealth) -> ComponentHealth:
-    if told is None:
+def _sink(name: str, reported: SinkStatus | None, engine: ComponentHealth) -> ComponentHealth:
+    if reported is None:
         return ComponentHealth("sink", name, "not running", _not_run(engine))
-    status, lag = told.status, told.lag
+    status, lag = reported.status, reported.lag
     if status.state == "stopped":
-        hint = "correct what the reason says; the engine tries again when it starts"
+        hint = "correct the cause; the engine retries when it starts"
         return ComponentHealth("sink", name, "stopped", status.reason, hint)
     if lag.seconds > BEHIND_AFTER_S:
         rows = "" if lag.rows is None else f", {lag.rows:,} rows"
@@ -347,7 +347,7 @@ def _cursor(kind: Kind, lag: CursorLag, topic: TopicDefinition, now: Microsecond
     behind = f"{lag.rows:,} rows, {lag.seconds:.0f} s behind"
     if lag.missed:
         reason = f"retention has removed {lag.missed:,} rows that were not read"
-        return ComponentHealth(kind, name, "rows lost", reason, "read on from the oldest record, or seek")
+        return ComponentHealth(kind, name, "rows lost", reason, "continue from the oldest record, or seek")
     if lag.falls_off_at is not None:
         by_time = lag.falls_off_by == "retention" and topic.retention_us is not None
         within = (topic.retention_us or 0) // 4 if by_time else FALLS_OFF_WITHIN

@@ -34,17 +34,17 @@ class CountedConnectors(Protocol):
         """The sources of the workspace."""
         ...
 
-    def waiting_letters(self) -> Open:
+    def open_letters(self) -> Open:
         """Return the number of open dead letters, as far as known without requests to targets."""
         ...
 
 
-def rejected_rows(log: Log, views: Views, outside: CountedConnectors) -> list[RejectedRows]:
+def rejected_rows(log: Log, views: Views, supervisor: CountedConnectors) -> list[RejectedRows]:
     """Count the rows that were left out, by owner and outcome, without counts of zero."""
-    waiting: Open = outside.waiting_letters()
+    waiting: Open = supervisor.open_letters()
     found = [
         *_of_files(log, waiting),
-        *_of_listeners(log, outside),
+        *_of_listeners(log, supervisor),
         *_of_views(log, views, waiting),
         *_of_sinks(log, waiting),
         *_of_queues(log, waiting),
@@ -73,17 +73,17 @@ def _of_files(log: Log, waiting: Open) -> Iterator[RejectedRows]:
             )
 
 
-def _of_listeners(log: Log, outside: CountedConnectors) -> Iterator[RejectedRows]:
+def _of_listeners(log: Log, supervisor: CountedConnectors) -> Iterator[RejectedRows]:
     """Yield the counts of rows that listening sources rejected, or dropped for lack of room."""
     if not log.entries(SOURCE):
         return
-    facts = outside.sources.facts()
-    for name, made in outside.sources.definitions().items():
+    facts = supervisor.sources.facts()
+    for name, made in supervisor.sources.definitions().items():
         counts = facts.get(name, {}).get("counts")
         where = f"headwater sql 'EXPLAIN {name}'"
         if made.kind == "webhook":
-            told = facts.get(name, {}).get("refused_ever")
-            refused = refused_ever(log, name) if told is None else int(told)
+            reported = facts.get(name, {}).get("refused_ever")
+            refused = refused_ever(log, name) if reported is None else int(reported)
             yield RejectedRows("source", name, "rejected", refused, where=where, unit="deliveries")
         elif made.kind == "statsd":
             known = counts or _noted(log, made)

@@ -44,7 +44,7 @@ class ConnectorDeclarations(Generic[Definition]):
         if found is not None:
             return found
         known = ", ".join(self._log.entries(self._kind))
-        hint = f"there are {known}" if known else f"CREATE {self._kind.upper()} makes one"
+        hint = f"there are {known}" if known else f"CREATE {self._kind.upper()} creates one"
         raise self._missing(f"there is no {self._kind} {name!r}", hint=hint, **{self._kind: name})
 
     def is_new(self, statement: CreateSource | CreateSink | CreateAlert) -> bool:
@@ -62,9 +62,11 @@ class ConnectorDeclarations(Generic[Definition]):
         changes = difference(was, made)
         statement_of = f"CREATE OR REPLACE {self._kind.upper()} changes it"
         raise self._exists(
-            f"{self._kind} {was.name!r} is there already" + (", and differs" if changes else ""),
+            f"{self._kind} {was.name!r} already exists" + (" with another definition" if changes else ""),
             detail="\n    ".join(changes) or None,
-            hint=statement_of if changes else f"CREATE {self._kind.upper()} IF NOT EXISTS leaves it as it is",
+            hint=statement_of
+            if changes
+            else f"CREATE {self._kind.upper()} IF NOT EXISTS leaves it unchanged",
             difference=changes,
             **{self._kind: was.name},
         )

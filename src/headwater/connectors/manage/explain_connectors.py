@@ -19,12 +19,12 @@ from headwater.sinks.registry import guarantee_of, wanted_of
 
 _CIRCUITS = {
     "closed": "closed: requests are sent",
-    "open": "open: after failures in a row its target is left alone for a while",
-    "half-open": "half-open: the next request decides whether its target is left alone again",
+    "open": "open: after repeated failures no requests are sent for a while",
+    "half-open": "half-open: the next request decides whether the circuit closes",
 }
 _MODES = {
     "upsert": "rows are replaced and deleted by key",
-    "append": "rows only come",
+    "append": "rows are only added",
     "changelog": "every change is a record, with _weight and _tick",
 }
 
@@ -32,7 +32,7 @@ _MODES = {
 def explained_source(sources: SourceManager, log: Log, name: str) -> pa.Table:
     """Return all properties of a source."""
     made = sources.definitions()[name]
-    told, known = sources.told(name), sources.facts().get(name, {})
+    status, known = sources.status(name), sources.facts().get(name, {})
     topics = {t.name: t for t in log.topics().values() if t.captured_by == name}
     facts = {
         "source": name,
@@ -44,10 +44,10 @@ def explained_source(sources: SourceManager, log: Log, name: str) -> pa.Table:
     }
     for topic in topics.values():
         if topic.schema_changes == "refuse":
-            facts[f"contract of {topic.name}"] = "a change of its table's columns stops the table"
+            facts[f"contract of {topic.name}"] = "a change of the table's columns stops its capture"
         for one in topic.dropped:
             facts[f"dropped column {topic.name}.{one.column}"] = one.change
-    facts |= {"state": told.state, "position": told.position or "nothing was read yet"}
+    facts |= {"state": status.state, "position": status.position or "nothing was read yet"}
     for table, reason in sources.stopped_tables(name).items():
         facts[f"stopped table {table}"] = reason
     for what, of in (("retained_bytes", "retained WAL"), ("behind_bytes", "unconfirmed WAL")):
@@ -62,10 +62,10 @@ def explained_source(sources: SourceManager, log: Log, name: str) -> pa.Table:
     return _table(facts)
 
 
-def explained_sink(sinks: Sinks, name: str, told: SinkStatus) -> pa.Table:
-    """Return all properties of a sink. `told` is its status."""
+def explained_sink(sinks: Sinks, name: str, sink_status: SinkStatus) -> pa.Table:
+    """Return all properties of a sink. `sink_status` is its status."""
     made = sinks.definitions()[name]
-    lag, status = told.lag, told.status
+    lag, status = sink_status.lag, sink_status.status
     facts = {
         "sink": name,
         "kind": made.kind,
@@ -74,8 +74,8 @@ def explained_sink(sinks: Sinks, name: str, told: SinkStatus) -> pa.Table:
         "guarantee": guarantee_of(made.kind),
         **_takes(made),
         "state": status.state + (f": {status.reason}" if status.reason else ""),
-        "stands at": "not known" if status.tick is None else f"tick {status.tick}",
-        "behind": "not known"
+        "checkpoint": "unknown" if status.tick is None else f"tick {status.tick}",
+        "behind": "unknown"
         if lag.rows is None
         else f"{lag.rows:,} rows, {lag.ticks:,} ticks, {lag.seconds:.1f} s",
     }
@@ -85,7 +85,7 @@ def explained_sink(sinks: Sinks, name: str, told: SinkStatus) -> pa.Table:
     if topics is not None and topics.in_force != topics.declared:
         facts["writes to"] = f"topic {topics.in_force}"
     if status.withheld:
-        facts["withheld"] = f"{status.withheld:,} rows that its target refuses"
+        facts["rejected"] = f"{status.withheld:,} rows that the target rejects"
     return _table(facts)
 
 
@@ -94,20 +94,18 @@ def _takes(made: SinkDefinition) -> dict[str, str]:
     try:
         wanted = wanted_of(made)
     except HeadwaterError as error:  # an environment variable of an option is not set here
-        return {"mode": f"not known here: {error.message}"}
+        return {"mode": f"unknown here: {error.message}"}
     facts = {"mode": f"{wanted.mode}: {_MODES[wanted.mode]}"}
     if made.key:
-        proof = (
-            f"no two rows of view {made.view} agree on it, by what the view is; shown when the sink was made"
-        )
+        proof = f"unique in view {made.view}, as proven when the sink was created"
         facts["key"] = f"{', '.join(made.key)}: {proof}"
-    refused = "are left out and told of on a topic" if wanted.on_error == "divert" else "stop the sink"
-    return {**facts, "errors": f"rows that its target refuses {refused}"}
+    refused = "are left out and reported on a topic" if wanted.on_error == "divert" else "stop the sink"
+    return {**facts, "errors": f"rows that the target rejects {refused}"}
 
 
 _ON_GAP = {
-    "stop": "a table whose changes the server does not have all of stops, and so does the source where that is true of all",
-    "snapshot": "tables whose changes the server does not have all of are snapshotted anew",
+    "stop": "a table stops if the server no longer has all of its changes; if that holds for all tables, the source stops",
+    "snapshot": "a table is snapshotted again if the server no longer has all of its changes",
 }
 
 
@@ -122,7 +120,7 @@ def _read_from(made: SourceDefinition) -> dict[str, str]:
 
         options = read_options(made.name, made.resolved())
     except HeadwaterError as error:
-        return {"tables": f"not known here: {error.message}"}
+        return {"tables": f"unknown here: {error.message}"}
     budget = options.max_wal_bytes
     facts: dict[str, Any] = {
         "tables": ", ".join(f"{table} AS {table.topic}" for table in options.tables) or None,

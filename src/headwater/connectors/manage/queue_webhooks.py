@@ -60,13 +60,16 @@ class PostOptions:
     idle: float | None = None
 
     @classmethod
-    def given(cls, options: Mapping[str, Any]) -> PostOptions:
+    def from_mapping(cls, options: Mapping[str, Any]) -> PostOptions:
         """Return the options that a caller names; UsageError for an unknown option."""
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
                 raise UsageError(
-                    f"posting has no option {name!r}", hint=f"its options are {', '.join(known)}"
+                    f"{name!r} is not an option of posting a queue",
+                    hint=f"the options are {', '.join(known)}",
+                    option=name,
+                    reason="unknown-option",
                 )
         return cls(**options)
 
@@ -101,7 +104,7 @@ class Poster(Worker):
 
     def __init__(self, queue: Queue, url: str, options: PostOptions | None = None) -> None:
         options = options or PostOptions()
-        self._url = text(url, "the url that messages are posted to", hint='ws.post("emails", "https://...")')
+        self._url = text(url, "url", hint='ws.post("emails", "https://...")')
         self._whose = f"queue {queue.name!r}"
         self._requests = replace(options.requests, whose=self._whose)
         self._sequence, self._commit_id = queue.sequence, queue.commit_id
@@ -117,14 +120,14 @@ class Poster(Worker):
         try:
             return super().wait(timeout)
         finally:
-            self._let_go()
+            self._close_ended()
 
     def end(self, timeout_s: float) -> None:
         """See `Worker`."""
         super().end(timeout_s)
-        self._let_go()
+        self._close_ended()
 
-    def _let_go(self) -> None:
+    def _close_ended(self) -> None:
         """Close the connections of threads that have ended."""
         alive = {thread.ident for thread in self._threads if thread.is_alive()}
         for ident in [one for one in self._hooks if one not in alive]:
@@ -174,9 +177,11 @@ class Poster(Worker):
         self._error = SinkError(
             f"{hook.shown} answers {status} {http.client.responses.get(status, '')}".rstrip(),
             detail=said or None,
-            hint=f"check the address, and the token or secret; the messages of {self._whose} stay where they are",
+            hint=f"check the address, and the token or secret; the messages stay in {self._whose}",
+            status=status,
+            queue=self._queue.name,
         )
-        _log.error("%s is posted no more: %s", self._whose, self._error)
+        _log.error("posting of %s has stopped: %s", self._whose, self._error)
         self._stopping.set()
         raise _NotPosted
 

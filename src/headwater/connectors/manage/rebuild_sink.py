@@ -11,20 +11,22 @@ from headwater.sinks.base.sink_rebuild import Rebuilt, Step
 if TYPE_CHECKING:
     from headwater.connectors.manage.sink_manager import Sinks
 
-Told = Callable[[Step], None]
+Progress = Callable[[Step], None]
 
 
-def rebuild(sinks: Sinks, name: str, *, verify: bool = True, told: Told = lambda step: None) -> Rebuilt:
+def rebuild(
+    sinks: Sinks, name: str, *, verify: bool = True, on_step: Progress = lambda step: None
+) -> Rebuilt:
     """Fill a staging version of a sink, compare it with the view, and make it active."""
     refuse_read_topic(sinks, name)
-    with sinks.versions(name, told) as versions:
+    with sinks.versions(name, on_step) as versions:
         return versions.build(verify=verify)
 
 
-def back(sinks: Sinks, name: str, *, verify: bool = True, told: Told = lambda step: None) -> Rebuilt:
+def back(sinks: Sinks, name: str, *, verify: bool = True, on_step: Progress = lambda step: None) -> Rebuilt:
     """Let the version from before the last rebuild catch up, and make it active again."""
     refuse_read_topic(sinks, name)
-    with sinks.versions(name, told) as versions:
+    with sinks.versions(name, on_step) as versions:
         return versions.back(verify=verify)
 
 
@@ -47,9 +49,12 @@ def refuse_read_topic(sinks: Sinks, name: str) -> None:
     topics = sinks.topics_of(name)
     if topics is not None and (readers := sinks.declared.readers_of(topics.in_force)):
         raise UsageError(
-            f"topic {topics.in_force!r} of sink {name!r} is read by {', '.join(readers)}, and a topic cannot be renamed",
-            hint=f"`headwater verify --repair` mends its records in place; or make another sink, and have {readers[0]} read that",
+            f"sink {name!r} cannot be rebuilt: its topic {topics.in_force!r} is read by {', '.join(readers)}",
+            detail="a rebuild writes to a new topic, and a topic cannot be renamed",
+            hint=f"`headwater verify --repair` corrects the topic in place; or create another sink for {readers[0]}",
             sink=name,
+            topic=topics.in_force,
+            readers=readers,
         )
 
 
@@ -59,6 +64,8 @@ def _refuse_read_old(sinks: Sinks, name: str) -> None:
     if topics is not None and topics.old is not None and (readers := sinks.declared.readers_of(topics.old)):
         raise UsageError(
             f"topic {topics.old!r} cannot be dropped: it is read by {', '.join(readers)}",
-            hint=f"drop what reads it first; sink {name!r} writes to topic {topics.in_force!r}",
+            hint=f"drop the readers first; sink {name!r} now writes to topic {topics.in_force!r}",
             sink=name,
+            topic=topics.old,
+            readers=readers,
         )

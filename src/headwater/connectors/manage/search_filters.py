@@ -19,7 +19,9 @@ def read_filter(text: str, schema: pa.Schema) -> tuple[str, str, Any]:
     the problem."""
     found = _FILTER.match(text)
     if found is None:
-        raise UsageError(f"{text!r} is not a filter", hint="write column=value, or one of != < <= > >=")
+        raise UsageError(
+            f"{text!r} is not a filter", hint="write column=value, or one of != < <= > >=", value=text
+        )
     name, operator, value = found[1].strip(), found[2], found[3]
     if name not in schema.names:
         # the index reports the columns that exist
@@ -29,5 +31,7 @@ def read_filter(text: str, schema: pa.Schema) -> tuple[str, str, Any]:
         return name, operator, text_decoder(kind)(value)
     except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise UsageError(
-            f"column {name!r} is {format_type(kind)}, and {value!r} is none", column=name
+            f"{value!r} is not a value of column {name!r}, which is {format_type(kind)}",
+            column=name,
+            value=value,
         ) from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headwater.catalog.connectors import SINK, SINK_SETTABLE, SinkDefinition, altered
-from headwater.connectors.dead_letter_store.sink_letters import begin_anew, make_letters
+from headwater.connectors.dead_letter_store.sink_letters import make_letters, reset_actions
 from headwater.connectors.manage.declarations import ConnectorDeclarations
 from headwater.connectors.manage.sink_private_copies import private_in_copy, refuse_plain_letters
 from headwater.core.errors import SinkExistsError, SinkNotFoundError, StatementError
@@ -82,7 +82,7 @@ class SinkDeclarations:
             make_letters(self._log, made.name)
         was = self.all().get(made.name)
         if was is not None and is_elsewhere(was, made):
-            begin_anew(self._log, made.name)
+            reset_actions(self._log, made.name)
         self._declared.put(made)
         self._log.faults.clear(FAULT, made.name)
 
@@ -113,7 +113,7 @@ class SinkDeclarations:
 
     def drop(self, entry: Entry) -> None:
         """DROP SINK: the written data stays. The sink is no longer kept in sync."""
-        begin_anew(self._log, entry.name)
+        reset_actions(self._log, entry.name)
         self._log.drop_entry(SINK, entry.name, expect=entry.sequence)
         self._log.faults.clear(FAULT, entry.name)
         forget(self.read(entry), self._log)
@@ -127,6 +127,9 @@ class SinkDeclarations:
             raise StatementError(
                 f"view {made.view!r} reads topic {topic!r}, which sink {made.name!r} would write to",
                 hint="write to another topic",
+                view=made.view,
+                topic=topic,
+                sink=made.name,
             )
 
     def of_view(self, view: str) -> list[str]:
@@ -180,8 +183,11 @@ class SinkDeclarations:
             return check_key(shape, wanted.key, views.reports.keys(shape.view))
         if wanted.mode == "append" and not views.reports.only_grows(shape.view):
             raise StatementError(
-                f"sink {made.name!r} would append, and view {shape.view!r} takes rows back",
+                f"sink {made.name!r} cannot use mode 'append': view {shape.view!r} retracts rows",
                 hint="mode = 'changelog' appends every change, with _weight and _tick; or give a key",
+                sink=made.name,
+                view=shape.view,
+                mode="append",
             )
         return ()
 

@@ -12,7 +12,7 @@ from headwater.connectors.dead_letter_store.sink_letters import chosen, incarnat
 from headwater.connectors.manage.sink_declarations import SinkDeclarations
 from headwater.connectors.manage.sink_runners import SinkRunners
 from headwater.connectors.manage.sink_statuses import SinkStatus, SinkStatuses
-from headwater.connectors.manage.status_board import Board
+from headwater.connectors.manage.status_board import StatusBoard
 from headwater.core.clock import Clock
 from headwater.core.errors import UsageError
 from headwater.core.extras import require
@@ -24,7 +24,7 @@ from headwater.sinks.base.target import Target
 from headwater.sinks.registry import is_readable, place_of, wanted_of
 from headwater.sinks.topic.versions import Topics
 from headwater.sql.statements import DropSink
-from headwater.views.dead_letter_actions import read_deeds
+from headwater.views.dead_letter_actions import read_actions
 
 if TYPE_CHECKING:
     from headwater.sinks.search.search_index import SearchIndex
@@ -41,7 +41,7 @@ class Sinks:
         root: Path,
         workspace: str,
         views: Callable[[], Views],
-        board: Board,
+        board: StatusBoard,
     ) -> None:
         self._given = (log, clock, root, workspace, views, board)
         self._log = log
@@ -57,7 +57,7 @@ class Sinks:
         """Return the declared sinks, by name."""
         return self.declared.all()
 
-    def spelled(self, name: str) -> str:
+    def canonical_name(self, name: str) -> str:
         """Return a sink's name as it was declared; SinkNotFoundError."""
         return self.declared.entry(name).name
 
@@ -88,7 +88,7 @@ class Sinks:
 
     def is_open(self, name: str) -> bool:
         """Whether a runner of the sink was created here."""
-        return self.runners.known(name) is not None
+        return self.runners.runner_of(name) is not None
 
     def start(self) -> None:
         """Run every sink from now on, each in a thread of its own. Repeated calls also start sinks declared since, and stop
@@ -114,8 +114,8 @@ class Sinks:
     def retry(self, name: str, letters: Collection[str] | None = None) -> int:
         """Retry the rows that a sink's target rejected, all that were not dropped or those of some letters; return how many
         of them the target accepted."""
-        name = self.spelled(name)
-        choose = chosen(name, read_deeds(self._log), letters, incarnation_of(self._log, name))
+        name = self.canonical_name(name)
+        choose = chosen(name, read_actions(self._log), letters, incarnation_of(self._log, name))
         return self.runners.get(name)[0].applier.retry(choose)
 
     # --- status ----------------------------------------------------------------------------------------------------
@@ -124,29 +124,29 @@ class Sinks:
         """Return the status of a sink, with the number of its dropped letters."""
         return self._statuses.get(name)
 
-    def may_have_dropped(self, told: SinkStatus) -> bool:
+    def may_have_dropped(self, status: SinkStatus) -> bool:
         """Whether the rejected rows of a sink must be read from its target to count the dropped ones."""
-        return self._statuses.may_have_dropped(told)
+        return self._statuses.may_have_dropped(status)
 
     def stopped(self, name: str) -> str | None:
         """Return the error that stopped a sink when it last ran, in any process; None if it is not stopped."""
         return self._statuses.stopped(name)
 
-    def news(self) -> dict[str, dict[str, Any]]:
+    def statuses(self) -> dict[str, dict[str, Any]]:
         """Return the statuses of the sinks that run here, for the status board."""
-        return self._statuses.news()
+        return self._statuses.running()
 
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the properties of each running sink, here or in another process."""
         return self._statuses.facts()
 
-    def withheld(self, name: str) -> Withheld:
+    def rejected(self, name: str) -> Withheld:
         """Return the rows that a sink's target rejected."""
-        return self._statuses.withheld(name)
+        return self._statuses.rejected(name)
 
-    def is_kept_elsewhere(self, name: str) -> bool:
+    def runs_elsewhere(self, name: str) -> bool:
         """Whether another process runs a sink."""
-        return self._statuses.is_kept_elsewhere(name)
+        return self._statuses.runs_elsewhere(name)
 
     # --- targets ---------------------------------------------------------------------------------------------------
 
@@ -160,8 +160,10 @@ class Sinks:
         made = self.declared.get(name)
         if made.kind != "search":
             raise UsageError(
-                f"sink {made.name!r} is of kind {made.kind.upper()}, which is not searched",
-                hint="CREATE SINK ... INTO SEARCH makes an index",
+                f"sink {made.name!r} is of kind {made.kind.upper()}, which cannot be searched",
+                hint="CREATE SINK ... INTO SEARCH creates an index",
+                sink=made.name,
+                kind=made.kind,
             )
         require("search", f"searching sink {made.name!r}")
         from headwater.sinks.search.search_index import SearchIndex
@@ -179,7 +181,9 @@ class Sinks:
         return found
 
     @contextmanager
-    def versions(self, name: str, told: Callable[[Step], None] = lambda step: None) -> Iterator[Rebuilding]:
+    def versions(
+        self, name: str, on_step: Callable[[Step], None] = lambda step: None
+    ) -> Iterator[Rebuilding]:
         """Yield access to the versions of a sink besides the active one: a staging version to build, or the previous one.
         The sink continues meanwhile."""
         made = self.declared.get(name)
@@ -192,10 +196,10 @@ class Sinks:
                 self.runners.feed(made),
                 self._clock,
                 on_error="divert" if diverts else "stop",
-                on_step=told,
+                on_step=on_step,
             )
         finally:
             target.close()
-            known = self.runners.known(made.name)
+            known = self.runners.runner_of(made.name)
             if known is not None:
                 known.applier.forget()

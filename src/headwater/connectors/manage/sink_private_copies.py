@@ -23,9 +23,12 @@ def refuse_plain_letters(log: Log, made: SinkDefinition, view: str) -> None:
     topic = private_below(log, view)
     if topic is not None and wanted_of(made).on_error == "divert":
         raise StatementError(
-            f"sink {made.name!r} cannot divert: view {view!r} reads {topic}, which has private columns, and rows that "
-            "the target refuses would be kept in plain",
-            hint="leave on_error out: the sink stops before such a row, and says why",
+            f"sink {made.name!r} cannot divert rejected rows, which would be stored unencrypted: view {view!r} reads "
+            f"topic {topic!r}, which has private columns",
+            hint="leave on_error out: the sink then stops at a rejected row",
+            sink=made.name,
+            view=view,
+            topic=topic,
         )
 
 
@@ -47,8 +50,11 @@ def private_in_copy(log: Log, views: Views, made: SinkDefinition, view: str) -> 
     for one in found:
         if one.by is None and one.column not in there:
             raise StatementError(
-                f"sink {made.name!r} would copy private values in plain: {one.why} of view {view!r}",
+                f"sink {made.name!r} would copy private values unencrypted: {one.why} of view {view!r}",
                 hint=f"{one.remedy}; or CREATE TOPIC first, with {one.column} PRIVATE BY the subject",
+                sink=made.name,
+                view=view,
+                column=one.column,
             )
     return tuple((one.column, one.by) for one in found if one.by is not None)
 
@@ -71,9 +77,12 @@ def refuse_plain_replacement(log: Log, views: Views, made: ViewDefinition) -> No
         for one in found:
             if one.column not in there or one.by not in (None, there[one.column]):
                 raise StatementError(
-                    f"view {made.name!r} would have private values that sink {sink.name!r} copies in plain: column "
+                    f"sink {sink.name!r} would copy private values of view {made.name!r} unencrypted: column "
                     f"{one.column!r} of view {name!r}",
-                    hint=f"DROP SINK {sink.name} first, and make it again afterwards with another topic",
+                    hint=f"DROP SINK {sink.name} first, and create it afterwards with another topic",
+                    view=made.name,
+                    sink=sink.name,
+                    column=one.column,
                 )
 
 
@@ -81,6 +90,10 @@ def refuse_plain_rows(log: Log, made: AlertDefinition, view: str) -> None:
     """Raise StatementError if an alert on this view would store rows with private values."""
     if (topic := private_below(log, view)) is not None:
         raise StatementError(
-            f"alert {made.name!r} would keep private values in plain: view {view!r} reads {topic}, which has private columns",
-            hint="have it watch a view that reads none, or copy what it needs to a topic without them",
+            f"alert {made.name!r} would store private values unencrypted: view {view!r} reads topic {topic!r}, which has "
+            "private columns",
+            hint="create the alert on a view that reads no private columns",
+            alert=made.name,
+            view=view,
+            topic=topic,
         )

@@ -14,27 +14,29 @@ PATIENCE_S = 2.0
 """Time within which all targets together have to report their checkpoints."""
 
 
-def look_at(sinks: Sinks, names: Iterable[str]) -> dict[str, SinkStatus]:
+def probe_sinks(sinks: Sinks, names: Iterable[str]) -> dict[str, SinkStatus]:
     """Return the statuses of sinks, by name. The statuses of running sinks, here or elsewhere, are known. The targets of the
     others are queried, all at once, over existing connections or over temporary ones. So are those of sinks with rejected
     rows of which some may have been dropped; if these do not answer, no row counts as dropped."""
-    known = {name: SinkStatus.told(facts) for name, facts in sinks.facts().items()}
+    known = {name: SinkStatus.from_facts(facts) for name, facts in sinks.facts().items()}
     found: dict[str, SinkStatus] = {}
-    news = threading.Condition()
+    answered = threading.Condition()
     wanted = list(names)
     for name in wanted:
         if name in known and not sinks.may_have_dropped(known[name]):
-            with news:
+            with answered:
                 found[name] = known[name]
             continue
-        is_apart = not sinks.is_open(name)
-        asked = sinks.apart() if is_apart else sinks
-        threading.Thread(target=_ask, args=(asked, is_apart, name, found, news), daemon=True).start()
-    with news:
-        news.wait_for(lambda: len(found) == len(wanted), PATIENCE_S)
-        told = dict(found)
+        is_temporary = not sinks.is_open(name)
+        asked = sinks.apart() if is_temporary else sinks
+        threading.Thread(target=_ask, args=(asked, is_temporary, name, found, answered), daemon=True).start()
+    with answered:
+        answered.wait_for(lambda: len(found) == len(wanted), PATIENCE_S)
+        statuses = dict(found)
     silent = f"its target has not answered within {PATIENCE_S:g} s"
-    return {name: told.get(name) or known.get(name) or _unanswered(sinks, name, silent) for name in wanted}
+    return {
+        name: statuses.get(name) or known.get(name) or _unanswered(sinks, name, silent) for name in wanted
+    }
 
 
 def _unanswered(sinks: Sinks, name: str, silent: str) -> SinkStatus:
@@ -44,18 +46,18 @@ def _unanswered(sinks: Sinks, name: str, silent: str) -> SinkStatus:
 
 
 def _ask(
-    sinks: Sinks, is_apart: bool, name: str, found: dict[str, SinkStatus], news: threading.Condition
+    sinks: Sinks, is_temporary: bool, name: str, found: dict[str, SinkStatus], answered: threading.Condition
 ) -> None:
     try:
-        told = sinks.status(name)
+        status = sinks.status(name)
     except HeadwaterError as error:
-        told = _not_known(name, "stopped", error.message)
+        status = _not_known(name, "stopped", error.message)
     except Exception as error:  # noqa: BLE001 - a status query reports any error
-        told = _not_known(name, "stopped", f"{type(error).__name__}: {error}")
-    with news:
-        found[name] = told
-        news.notify_all()
-    if is_apart:
+        status = _not_known(name, "stopped", f"{type(error).__name__}: {error}")
+    with answered:
+        found[name] = status
+        answered.notify_all()
+    if is_temporary:
         sinks.stop()
 
 

@@ -8,7 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headwater.catalog.connectors import SinkDefinition
-from headwater.connectors.dead_letter_store.sink_letters import keep_refused, letter_ids, put_letters
+from headwater.connectors.dead_letter_store.sink_letters import (
+    letter_ids,
+    put_letters,
+    store_rejected_letters,
+)
 from headwater.connectors.manage.sink_declarations import FAULT, SinkDeclarations
 from headwater.core.clock import Clock
 from headwater.core.errors import HeadwaterError
@@ -78,7 +82,7 @@ class SinkRunners:
         if failed is not None:
             raise failed
 
-    def known(self, name: str) -> SinkRunner | None:
+    def runner_of(self, name: str) -> SinkRunner | None:
         """Return the runner of a sink, if one was created here."""
         known = self._open.get(name)
         return None if known is None else known[1]
@@ -118,7 +122,7 @@ class SinkRunners:
         """Store the dead letters of a sink in the log whenever it has caught up with its view."""
         if status.state == "following":
             letters = letter_ids(status.sink, applier.refused()) if status.withheld else ()
-            keep_refused(self._log, status.sink, letters)
+            store_rejected_letters(self._log, status.sink, letters)
 
     def feed(self, made: SinkDefinition) -> StoreFeed:
         """Return the feed of the view that a sink follows."""

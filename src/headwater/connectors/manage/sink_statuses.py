@@ -10,14 +10,14 @@ from typing import Any
 from headwater.connectors.dead_letter_store.sink_letters import count_dropped, incarnation_of
 from headwater.connectors.manage.sink_declarations import FAULT, SinkDeclarations
 from headwater.connectors.manage.sink_runners import SinkRunners
-from headwater.connectors.manage.status_board import Board
+from headwater.connectors.manage.status_board import StatusBoard
 from headwater.core.errors import HeadwaterError
 from headwater.log.protocol import Log
 from headwater.sinks.base.applier import SinkLag, Status
 from headwater.sinks.base.rejected_rows import Withheld
 from headwater.sinks.base.target import SinkCheckpoint
 from headwater.sinks.registry import is_readable, keeper_of
-from headwater.views.dead_letter_actions import read_deeds
+from headwater.views.dead_letter_actions import read_actions
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SinkStatus:
     dropped: int = 0
 
     @staticmethod
-    def told(facts: Mapping[str, Any]) -> SinkStatus:
+    def from_facts(facts: Mapping[str, Any]) -> SinkStatus:
         """Return the status in the facts of a running sink."""
         return SinkStatus(Status(**facts["status"]), SinkLag(**facts["lag"]), facts.get("dropped", 0))
 
@@ -38,7 +38,9 @@ class SinkStatus:
 class SinkStatuses:
     """The statuses of all sinks of a workspace."""
 
-    def __init__(self, declared: SinkDeclarations, runners: SinkRunners, log: Log, board: Board) -> None:
+    def __init__(
+        self, declared: SinkDeclarations, runners: SinkRunners, log: Log, board: StatusBoard
+    ) -> None:
         self._declared = declared
         self._runners = runners
         self._log = log
@@ -46,20 +48,20 @@ class SinkStatuses:
 
     def get(self, name: str) -> SinkStatus:
         """Return the status of a sink, with the number of its dropped letters."""
-        return self._with_dropped(name, self._status(name), lambda: self.withheld(name))
+        return self._with_dropped(name, self._status(name), lambda: self.rejected(name))
 
-    def may_have_dropped(self, told: SinkStatus) -> bool:
+    def may_have_dropped(self, status: SinkStatus) -> bool:
         """Whether the rejected rows of a sink must be read from its target to count the dropped ones."""
-        return told.status.withheld > 0 and bool(read_deeds(self._log).by_letter)
+        return status.status.withheld > 0 and bool(read_actions(self._log).by_letter)
 
     def _status(self, name: str) -> SinkStatus:
         """Return the status of a sink: of its runner here; else from the process that runs it; else by reading the target's
         checkpoint."""
-        known = self._runners.known(name)
+        known = self._runners.runner_of(name)
         if known is None or not known.running:
-            news = self._board.read()
-            if news is not None and name in news.sinks:
-                return SinkStatus.told(news.sinks[name])
+            published = self._board.read()
+            if published is not None and name in published.sinks:
+                return SinkStatus.from_facts(published.sinks[name])
         try:
             runner, _ = self._runners.get(name)
         except HeadwaterError as error:
@@ -83,42 +85,44 @@ class SinkStatuses:
         )
         return next(found, None)
 
-    def news(self) -> dict[str, dict[str, Any]]:
+    def running(self) -> dict[str, dict[str, Any]]:
         """Return the statuses of the sinks that run here, for the status board."""
         found = {}
         for name, runner in self._runners.running().items():
             applier = runner.applier
-            told = SinkStatus(applier.status(), applier.lag())
-            found[name] = asdict(self._with_dropped(name, told, applier.refused))
+            status = SinkStatus(applier.status(), applier.lag())
+            found[name] = asdict(self._with_dropped(name, status, applier.refused))
         return found
 
-    def _with_dropped(self, name: str, told: SinkStatus, withheld: Callable[[], Withheld]) -> SinkStatus:
+    def _with_dropped(self, name: str, status: SinkStatus, rejected: Callable[[], Withheld]) -> SinkStatus:
         """Return a status with the number of dropped rows among the rejected ones, as far as it can be determined."""
         with suppress(HeadwaterError):
-            if self.may_have_dropped(told):
-                deeds, anew = read_deeds(self._log), incarnation_of(self._log, name)
-                return replace(told, dropped=count_dropped(name, withheld(), deeds, anew))
-        return told
+            if self.may_have_dropped(status):
+                actions, incarnation = read_actions(self._log), incarnation_of(self._log, name)
+                return replace(status, dropped=count_dropped(name, rejected(), actions, incarnation))
+        return status
 
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the properties of each running sink, here or in another process."""
-        here = self.news()
-        news = None if here else self._board.read()
-        return here if news is None else news.sinks
+        here = self.running()
+        published = None if here else self._board.read()
+        return here if published is None else published.sinks
 
-    def withheld(self, name: str) -> Withheld:
+    def rejected(self, name: str) -> Withheld:
         """Return the rows that a sink's target rejected."""
         made = self._declared.get(name)
         if is_readable(made):
             return self._runners.get(name)[0].applier.rejected()
         text = keeper_of(made, self._log).read()
-        stand = None if text is None else SinkCheckpoint.parse(text)
-        return Withheld.decode(b"" if stand is None else stand.withheld, self._declared.shape_of(made).schema)
+        checkpoint = None if text is None else SinkCheckpoint.parse(text)
+        return Withheld.decode(
+            b"" if checkpoint is None else checkpoint.withheld, self._declared.shape_of(made).schema
+        )
 
-    def is_kept_elsewhere(self, name: str) -> bool:
+    def runs_elsewhere(self, name: str) -> bool:
         """Whether another process runs a sink."""
-        known = self._runners.known(name)
+        known = self._runners.runner_of(name)
         if known is not None and known.running:
             return False
-        news = self._board.read()
-        return news is not None and name in news.sinks
+        published = self._board.read()
+        return published is not None and name in published.sinks

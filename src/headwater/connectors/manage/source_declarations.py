@@ -30,7 +30,7 @@ from headwater.sql.statements import CreateSource, SetSource
 if TYPE_CHECKING:
     from headwater.views.view_manager import Views
 
-_LOOKED_AT = {"url", "tables", "types", "path", "columns"}
+_CHECKED_OPTIONS = {"url", "tables", "types", "path", "columns"}
 """Options that are tried by connecting before they are set."""
 SPILL = "staging"
 """Folder in the workspace for data that a source cannot hold in memory."""
@@ -85,11 +85,11 @@ class SourceDeclarations:
         existing = self._log.topics().get(topic.name)
         if existing is None or existing.captured_by == name:
             return
-        whose = f"source {existing.captured_by!r}" if existing.captured_by else "somebody else"
+        whose = f"source {existing.captured_by!r}" if existing.captured_by else "other programs"
         raise UsageError(
-            f"source {name!r} cannot fill topic {topic.name!r}: it is there already, and filled by {whose}",
+            f"source {name!r} cannot fill topic {topic.name!r}, which exists and is filled by {whose}",
             detail="\n    ".join(topic_difference(existing, topic)),
-            hint=f"give it another topic, such as {name}_{topic.name}: tables = '... AS ...', or topic = '...'",
+            hint=f"name another topic, such as {name}_{topic.name}: tables = '... AS ...', or topic = '...'",
             topic=topic.name,
             source=name,
         )
@@ -114,7 +114,7 @@ class SourceDeclarations:
             return
         source = self.open(made)
         try:
-            topics = source.check() if _LOOKED_AT & set(statement.options) else []
+            topics = source.check() if _CHECKED_OPTIONS & set(statement.options) else []
         finally:
             source.close()
         self._fill(made.name, topics)
@@ -122,7 +122,7 @@ class SourceDeclarations:
         # its stopped tables stay stopped until they are read again
         self._log.faults.clear(KIND, made.name)
 
-    def begin_anew(self, entry: Entry) -> None:
+    def restart(self, entry: Entry) -> None:
         """Create the external objects of a source again, and read everything from the start. Until then the topics stay
         unchanged."""
         name, made = entry.name, self.entries.read(entry)
@@ -135,7 +135,7 @@ class SourceDeclarations:
         self.entries.put(replace(made, generation=made.generation + 1), entry)
         clear_all(self._log.faults, name)
 
-    def closes(self, entry: Entry, error: HeadwaterError) -> bool:
+    def restarts_itself(self, entry: Entry, error: HeadwaterError) -> bool:
         """Whether a source that stopped with an error is to be restarted automatically, according to its `on_gap`."""
         made = self.entries.read(entry)
         known = self._log.producer(producer_of(made.name, made.generation))

@@ -13,7 +13,7 @@ from headwater.connectors.manage.source_declarations import SourceDeclarations
 from headwater.connectors.manage.source_orders import SourceOrders
 from headwater.connectors.manage.source_positions import parse_lsn, position_text
 from headwater.connectors.manage.source_runners import SourceRunners
-from headwater.connectors.manage.status_board import Board
+from headwater.connectors.manage.status_board import StatusBoard
 from headwater.connectors.manage.webhooks import NOT_SERVED, Hooks
 from headwater.core.arguments import whole_number
 from headwater.core.clock import Clock
@@ -34,7 +34,7 @@ LOST = ("malformed", "dropped_by_kernel", "dropped_here")
 
 
 @dataclass(frozen=True)
-class Told:
+class SourceSummary:
     """The state of a source in words, and the position up to which the log has everything."""
 
     state: str
@@ -50,8 +50,8 @@ class SourceManager:
         clock: Clock,
         root: Path,
         views: Callable[[], Views],
-        board: Board,
-        hooks_board: Board,
+        board: StatusBoard,
+        hooks_board: StatusBoard,
     ) -> None:
         self._log = log
         self._views = views
@@ -68,7 +68,7 @@ class SourceManager:
         """Return the declared sources, by name."""
         return self.declared.entries.all()
 
-    def spelled(self, name: str) -> str:
+    def canonical_name(self, name: str) -> str:
         """Return a source's name as it was declared; SourceNotFoundError."""
         return self.declared.entries.entry(name).name
 
@@ -90,7 +90,7 @@ class SourceManager:
         entry = self.declared.entries.entry(statement.name)
         if statement.action == "restart" and statement.table is None:
             self.runners.stop_one(entry.name)
-            self.declared.begin_anew(entry)
+            self.declared.restart(entry)
             return
         source = self.declared.open(self.declared.entries.read(entry))
         try:
@@ -123,23 +123,23 @@ class SourceManager:
 
     # --- status ----------------------------------------------------------------------------------------------------
 
-    def told(self, name: str) -> Told:
+    def status(self, name: str) -> SourceSummary:
         """Return the state and position of a source, as far as this process knows."""
-        running, sequence = self.runners.known(name), self.sequence(name)
+        running, sequence = self.runners.running(name), self.sequence(name)
         kind = self.definitions()[name].kind
         position = position_text(kind, sequence)
         if kind in HANDED_OVER:
-            return Told(self.hooks.facts().get(name, {}).get("state", NOT_SERVED), None)
+            return SourceSummary(self.hooks.facts().get(name, {}).get("state", NOT_SERVED), None)
         if running is None:
-            news = self._board.read()
-            if news is not None and name in news.sources:
-                return Told(str(news.sources[name]["state"]), position)
+            published = self._board.read()
+            if published is not None and name in published.sources:
+                return SourceSummary(str(published.sources[name]["state"]), position)
             whole, _ = faults_of(self._log.faults, name)
             if whole is not None:
-                return Told(f"{STOPPED}{whole.reason}", position)
+                return SourceSummary(f"{STOPPED}{whole.reason}", position)
             elsewhere = self._views().engine() is not None
-            return Told("captured by another process" if elsewhere else "not running", position)
-        return Told(_state(running), position)
+            return SourceSummary("captured by another process" if elsewhere else "not running", position)
+        return SourceSummary(_state(running), position)
 
     def stopped_tables(self, name: str) -> Mapping[str, str]:
         """Return the tables of a source that are no longer captured, with the reason and the next step. For a source that
@@ -154,7 +154,7 @@ class SourceManager:
         made = self.definitions()[name]
         known = self._log.producer(producer_of(name, made.generation))
         tables = ((known.note if known is not None else None) or {}).get("stopped", ())
-        again = f"ALTER SOURCE {name} RESTART takes it up again, or says what is in the way"
+        again = f"ALTER SOURCE {name} RESTART captures it again, or reports the obstacle"
         return {**dict.fromkeys(tables, again), **reasons}
 
     def stopped(self) -> dict[str, str]:
@@ -168,7 +168,7 @@ class SourceManager:
                 found[f"source {name}, table {table}"] = reason
         return found
 
-    def news(self) -> dict[str, dict[str, Any]]:
+    def statuses(self) -> dict[str, dict[str, Any]]:
         """Return the statuses of the sources that run here, for the status board."""
         found = {}
         for name, capturing in self.runners.all().items():
@@ -193,8 +193,8 @@ class SourceManager:
 
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the properties of each running source, here or in another process."""
-        news = None if self.runners.all() else self._board.read()
-        return {**(self.news() if news is None else news.sources), **self.hooks.facts()}
+        published = None if self.runners.all() else self._board.read()
+        return {**(self.statuses() if published is None else published.sources), **self.hooks.facts()}
 
 
 def _stopped(capture: Capture | None) -> dict[str, str]:

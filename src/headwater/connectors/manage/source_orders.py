@@ -61,4 +61,4 @@ def give(source: RowSource, order: Mapping[str, Any]) -> None:
     elif action == "resume" and isinstance(source, Pausable):
         source.resume()
     else:
-        raise UsageError(f"a source of this kind cannot {action}")
+        raise UsageError(f"a source of this kind does not support {action.upper()}", action=action)

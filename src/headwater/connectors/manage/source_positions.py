@@ -28,6 +28,7 @@ def parse_lsn(text: str) -> int:
     except ValueError:
         pass
     raise UsageError(
-        f"{text!r} is not a position in a Postgres log",
-        hint="SELECT pg_current_wal_insert_lsn() gives one, such as 0/16B3748",
+        f"{text!r} is not an LSN of Postgres",
+        hint="SELECT pg_current_wal_insert_lsn() returns one, such as 0/16B3748",
+        value=text,
     )

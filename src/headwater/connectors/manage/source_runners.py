@@ -40,7 +40,7 @@ class SourceRunners:
         self._guard = threading.RLock()
         self._running: dict[str, tuple[Entry, Capturing]] = {}
 
-    def known(self, name: str) -> Capturing | None:
+    def running(self, name: str) -> Capturing | None:
         """Return the capture thread of a source, if it runs here."""
         known = self._running.get(name)
         return None if known is None else known[1]
@@ -87,26 +87,26 @@ class SourceRunners:
                 self._wait_elsewhere(entry, timeout_s)
                 continue
             try:
-                self._catch_up_or_begin_anew(entry)
+                self._catch_up_or_restart(entry)
             except Exception as error:
                 if not (isinstance(error, HeadwaterError) and error.retryable):
                     SourceFaults(self._log.faults, entry.name).stopped(error)
                 raise
 
-    def _catch_up_or_begin_anew(self, entry: Entry) -> None:
+    def _catch_up_or_restart(self, entry: Entry) -> None:
         try:
             self._catch_up_here(entry)
         except HeadwaterError as error:
-            if not self._declared.closes(entry, error):
+            if not self._declared.restarts_itself(entry, error):
                 raise
-            self._declared.begin_anew(entry)
+            self._declared.restart(entry)
             self._catch_up_here(self._log.entries(SOURCE)[entry.name])
 
     def _stopped_by(self, entry: Entry, error: HeadwaterError) -> None:
         """Restart a source that stopped here, if its options say so; otherwise report the error."""
         try:
-            if self._declared.closes(entry, error):
-                self._declared.begin_anew(entry)
+            if self._declared.restarts_itself(entry, error):
+                self._declared.restart(entry)
                 # `start` finds the changed declaration, and runs it
                 return
         except HeadwaterError as failed:
@@ -135,8 +135,9 @@ class SourceRunners:
         name = self._declared.entries.entry(name).name
         if self._log.entries(SOURCE)[name].document["kind"] in HANDED_OVER:
             raise UsageError(
-                f"source {name!r} is posted to, and has no positions to wait for",
-                hint="each delivery is answered with its receipt: after=receipt waits for it",
+                f"source {name!r} receives deliveries, and has no positions to wait for",
+                hint="the response to a delivery has its receipt: after=receipt waits for it",
+                source=name,
             )
         running = self._running.get(name)
         if self.sequence(name) >= sequence:

@@ -41,7 +41,7 @@ def define(
             check_new(wanted)
             log.create_topic(wanted)
             return
-        changed = _followed(known, wanted, log.sequence(), after())
+        changed = _with_columns(known, wanted, log.sequence(), after())
         if changed == known:
             return
         try:
@@ -52,10 +52,12 @@ def define(
         except ConflictError:  # another process altered it meanwhile
             continue
         return
-    raise ConflictError(f"topic {wanted.name!r} is altered again and again", hint="try again later")
+    raise ConflictError(
+        f"topic {wanted.name!r} was altered concurrently too often", hint="try again later", topic=wanted.name
+    )
 
 
-def _followed(
+def _with_columns(
     known: TopicDefinition, wanted: TopicDefinition, sequence: int, after: str | None
 ) -> TopicDefinition:
     """Return a topic with the wanted columns; SchemaError if old records could not be read with them."""
@@ -71,7 +73,7 @@ def _followed(
             topic = drop_not_null(topic, field.name)
     gone = {one.column: one for one in wanted.dropped}
     for name in (name for name in topic.schema.names if name not in wanted.schema.names):
-        gone.setdefault(name, DroppedColumn(name, f"source {known.captured_by!r} does not have it any more"))
+        gone.setdefault(name, DroppedColumn(name, f"source {known.captured_by!r} no longer has the column"))
         if not topic.schema.field(name).nullable:
             topic = drop_not_null(topic, name)
     marked = {one.column: one for one in known.dropped}

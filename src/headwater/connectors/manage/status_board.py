@@ -28,7 +28,7 @@ STALE_AFTER_US: Microseconds = 10_000_000
 
 
 @dataclass(frozen=True)
-class Bulletin:
+class PublishedStatus:
     """The status of sources and sinks at a time."""
 
     at: Microseconds
@@ -37,7 +37,7 @@ class Bulletin:
     sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-class Board:
+class StatusBoard:
     """Writes and reads the file of the status board."""
 
     def __init__(
@@ -49,45 +49,45 @@ class Board:
         self._clock = clock
         self._mine = uuid.uuid4().hex
         self._ended = threading.Event()
-        self._teller: threading.Thread | None = None
+        self._publisher: threading.Thread | None = None
 
-    def keep_telling(self, news: Callable[[], Bulletin]) -> None:
+    def start_publishing(self, status: Callable[[], PublishedStatus]) -> None:
         """Publish the status every second, until `clear`, in a thread of its own, because a tick may take longer than
         `STALE_AFTER_US`."""
-        if self._teller is None:
+        if self._publisher is None:
             self._ended = threading.Event()
-            self._teller = threading.Thread(
-                target=self._tell, args=(news, self._ended), name="headwater-bulletin", daemon=True
+            self._publisher = threading.Thread(
+                target=self._publish, args=(status, self._ended), name="headwater-status", daemon=True
             )
-            self._teller.start()
+            self._publisher.start()
 
     def clear(self) -> None:
         """Stop publishing and remove the file: nothing runs here any more."""
-        if self._teller is not None:
+        if self._publisher is not None:
             self._ended.set()
-            self._teller.join()
-            self._teller = None
+            self._publisher.join()
+            self._publisher = None
             self._storage.remove(self._file)
 
-    def _tell(self, news: Callable[[], Bulletin], ended: threading.Event) -> None:
+    def _publish(self, status: Callable[[], PublishedStatus], ended: threading.Event) -> None:
         while not ended.is_set():
             try:
-                self._put_up(news())
+                self._write(status())
                 self._component.works()
             except Exception as error:  # noqa: BLE001 - the next attempt publishes the status
                 if not ended.is_set():
                     self._component.failed(
-                        error, "other processes do not see how sources and sinks are doing"
+                        error, "other processes do not see the status of sources and sinks"
                     )
             ended.wait(EVERY_S)
 
-    def _put_up(self, told: Bulletin) -> None:
+    def _write(self, status: PublishedStatus) -> None:
         document = {
             "whose": self._mine,
-            "at": told.at,
-            "process": told.process,
-            "sources": told.sources,
-            "sinks": told.sinks,
+            "at": status.at,
+            "process": status.process,
+            "sources": status.sources,
+            "sinks": status.sinks,
         }
         temporary = f"{self._file}.{os.getpid()}.tmp"
         with closing(self._storage.open(temporary, create=True)) as file:
@@ -95,14 +95,16 @@ class Board:
             file.write_at(0, orjson.dumps(document, default=str))
         self._storage.rename(temporary, self._file)
 
-    def read(self) -> Bulletin | None:
+    def read(self) -> PublishedStatus | None:
         """Return the status that another process published within the last seconds; None if there is none, or it is our own."""
         try:
             if not self._storage.exists(self._file):
                 return None
-            told = orjson.loads(self._storage.read(self._file))
-            found = Bulletin(told["at"], told["process"], told["sources"], told["sinks"])
+            document = orjson.loads(self._storage.read(self._file))
+            found = PublishedStatus(
+                document["at"], document["process"], document["sources"], document["sinks"]
+            )
         except (StorageError, OSError, ValueError, KeyError, TypeError):
             return None
         stale = self._clock.now_us() - found.at > STALE_AFTER_US
-        return None if stale or told.get("whose") == self._mine else found
+        return None if stale or document.get("whose") == self._mine else found

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from headwater.catalog.connectors import SOURCE, SourceDefinition
 from headwater.connectors.manage.declarations import ConnectorDeclarations
 from headwater.connectors.manage.recent_counts import Recent
-from headwater.connectors.manage.status_board import Board, Bulletin
+from headwater.connectors.manage.status_board import PublishedStatus, StatusBoard
 from headwater.core.clock import Clock, Microseconds
 from headwater.core.errors import ConflictError, HeadwaterError
 from headwater.log.protocol import Log
@@ -32,7 +32,7 @@ TAKEN: tuple[Outcome, ...] = ("taken", "repeated")
 REFUSED = "refused deliveries"
 """Kind of the catalog entries with the number of deliveries to a webhook that were ever rejected."""
 STORE_EVERY_MS = 10_000.0
-NOT_SERVED = "not served: `headwater serve` takes its deliveries"
+NOT_SERVED = "not served: `headwater serve` accepts its deliveries"
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Hooks:
     """The webhook sources, by name."""
 
     def __init__(
-        self, log: Log, clock: Clock, declared: ConnectorDeclarations[SourceDefinition], board: Board
+        self, log: Log, clock: Clock, declared: ConnectorDeclarations[SourceDefinition], board: StatusBoard
     ) -> None:
         self._log = log
         self._clock = clock
@@ -99,12 +99,12 @@ class Hooks:
         """Mark deliveries as accepted here, and publish the status to other processes, if there are webhooks."""
         self._serving = True
         if any(entry.document["kind"] in HANDED_OVER for entry in self._log.entries(SOURCE).values()):
-            self._board.keep_telling(self._tell)
+            self._board.start_publishing(self._status)
 
-    def _tell(self) -> Bulletin:
+    def _status(self) -> PublishedStatus:
         if self._clock.steady_ms() - self._stored_ms >= STORE_EVERY_MS:
             self.store()
-        return Bulletin(self._clock.now_us(), sources=self.news())
+        return PublishedStatus(self._clock.now_us(), sources=self.statuses())
 
     def store(self) -> None:
         """Add the rejected deliveries of this process to the count in the log, so that the count survives a restart."""
@@ -130,11 +130,11 @@ class Hooks:
     def facts(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the properties of each served webhook, here or in another process."""
         if self._serving:
-            return self.news()
-        told = self._board.read()
-        return {} if told is None else told.sources
+            return self.statuses()
+        published = self._board.read()
+        return {} if published is None else published.sources
 
-    def news(self) -> dict[str, dict[str, Any]]:
+    def statuses(self) -> dict[str, dict[str, Any]]:
         """Return the statuses of the webhooks that are served here, for the status board."""
         found = {}
         for name, entry in self._log.entries(SOURCE).items():

@@ -108,8 +108,8 @@ def _graph(here: ServedWorkspace) -> tuple[dict[str, Kind], dict[str, str], list
     kinds: dict[str, Kind] = {}
     labels: dict[str, str] = {}
     edges: list[tuple[str, str]] = []
-    sources = here.outside.sources.definitions() if log.entries(SOURCE) else {}
-    sinks = here.outside.sinks.definitions() if log.entries(SINK) else {}
+    sources = here.supervisor.sources.definitions() if log.entries(SOURCE) else {}
+    sinks = here.supervisor.sinks.definitions() if log.entries(SINK) else {}
     views = definitions(log)
     for name, source in sources.items():
         kinds[f"source:{name}"], labels[f"source:{name}"] = "source", source.kind
@@ -260,7 +260,8 @@ def event_times(here: ServedWorkspace, name: str, rows: int) -> Document:
     if made.time is None:
         raise UsageError(
             f"topic {made.name!r} has no event time",
-            hint="WATERMARK FOR column AS column - INTERVAL '...' in CREATE TOPIC names one",
+            hint="WATERMARK FOR column AS column - INTERVAL '...' in CREATE TOPIC declares one",
+            topic=made.name,
         )
     infos = log.partitions(made.name)
     share = max(1, rows // len(infos))
@@ -310,12 +311,12 @@ def view(here: ServedWorkspace, name: str, ticks: TickHistory) -> Document:
         "columns": columns_of(made.columns, _key(made, manifest)),
         "reads": list(dict.fromkeys(map(view_of, made.reads))),
         "readers": sorted(v.name for v in definitions(log).values() if made.name in map(view_of, v.reads)),
-        "sinks": here.outside.sinks.of_view(made.name) if log.entries(SINK) else [],
+        "sinks": here.supervisor.sinks.of_view(made.name) if log.entries(SINK) else [],
         "derived": derived,
         "late": made.options.late,
         "on_error": made.options.on_error,
         "final": made.emit_on_close,
-        **view_figures(standing, manifest),
+        **view_metrics(standing, manifest),
         "hint": _hint(log, standing, manifest),
         "ledger": views.reports.ledger(made.name),
         "state": _state(made, manifest),
@@ -338,7 +339,7 @@ def _key(made: ViewDefinition, manifest: Manifest | None) -> list[str]:
     return key if len(key) < len(schema) else []
 
 
-def view_figures(standing: ViewStatus, manifest: Manifest | None) -> Document:
+def view_metrics(standing: ViewStatus, manifest: Manifest | None) -> Document:
     """Return the metrics of a view at the newest tick."""
     return {
         "status": standing.status,
@@ -375,10 +376,10 @@ def _state(made: ViewDefinition, manifest: Manifest | None) -> list[Document]:
 
 def _hint(log: Log, standing: ViewStatus, manifest: Manifest | None) -> str | None:
     if standing.status == "stopped":
-        told = stopped_lines(log, manifest)
-        return next((line.removeprefix("hint: ") for line in told if line.startswith("hint: ")), None)
+        lines = stopped_lines(log, manifest)
+        return next((line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")), None)
     if manifest is None:
-        return "no tick was made yet: `headwater run`, or ws.run(), makes the first"
+        return "there is no tick yet: `headwater run`, or ws.run(), makes the first"
     return None
 
 
@@ -439,7 +440,7 @@ def _sorted(rows: pa.Table, sort: str | None) -> pa.Table:
     order = "descending" if sort is not None and sort.startswith("-") else "ascending"
     first = (sort or "").removeprefix("-")
     if sort is not None and first not in rows.column_names:
-        raise UsageError(f"there is no column {first!r} to sort by")
+        raise UsageError(f"there is no column {first!r} to sort by", column=first)
     names = [first] if sort is not None else []
     names += [name for name in rows.column_names if name not in names]
     flat: dict[str, pa.ChunkedArray] = {}
@@ -494,72 +495,72 @@ def tick(here: ServedWorkspace, number: int, ticks: TickHistory) -> Document:
 
 def source(here: ServedWorkspace, name: str) -> Document:
     """Return the details of a source, without connecting to its system."""
-    sources = here.outside.sources
-    spelled = sources.spelled(name)
-    made = sources.definitions()[spelled]
-    told = sources.told(spelled)
+    sources = here.supervisor.sources
+    declared_name = sources.canonical_name(name)
+    made = sources.definitions()[declared_name]
+    summary = sources.status(declared_name)
     return _with_health(
         here,
         "source",
         {
             "kind": "source",
-            "name": spelled,
+            "name": declared_name,
             "sql": made.to_sql(),
             "type": made.kind,
-            "position": told.position,
-            "topics": sorted(t.name for t in here.log.topics().values() if t.captured_by == spelled),
-            **source_figures(sources.facts().get(spelled), told.state),
+            "position": summary.position,
+            "topics": sorted(t.name for t in here.log.topics().values() if t.captured_by == declared_name),
+            **source_metrics(sources.facts().get(declared_name), summary.state),
         },
     )
 
 
 def _with_health(here: ServedWorkspace, kind: ComponentKind, document: Document) -> Document:
-    found = here.outside.health().of(kind, document["name"])
+    found = here.supervisor.health().of(kind, document["name"])
     if found is not None:
         add_health(document, found)
     return document
 
 
-def source_figures(facts: Mapping[str, Any] | None, state: str) -> Document:
+def source_metrics(facts: Mapping[str, Any] | None, state: str) -> Document:
     """Return the metrics of a source."""
-    told = facts or {}
+    reported = facts or {}
     return {
         "state": state,
-        "failed": not told.get("up", True),
-        "running": facts is not None and bool(told.get("up")),
-        "rows": told.get("rows"),
-        "commits": told.get("commits"),
-        "committed_at": milliseconds(told.get("committed_at")),
-        "retained_bytes": told.get("retained_bytes"),
-        "behind_bytes": told.get("behind_bytes"),
-        "over_budget": bool(told.get("over_budget")),
-        "stopped_tables": list(told.get("stopped_tables") or ()),
-        "counts": told.get("counts") or {},
-        "last_refused": list(told.get("last_refused") or ()),
+        "failed": not reported.get("up", True),
+        "running": facts is not None and bool(reported.get("up")),
+        "rows": reported.get("rows"),
+        "commits": reported.get("commits"),
+        "committed_at": milliseconds(reported.get("committed_at")),
+        "retained_bytes": reported.get("retained_bytes"),
+        "behind_bytes": reported.get("behind_bytes"),
+        "over_budget": bool(reported.get("over_budget")),
+        "stopped_tables": list(reported.get("stopped_tables") or ()),
+        "counts": reported.get("counts") or {},
+        "last_refused": list(reported.get("last_refused") or ()),
     }
 
 
 def sink(here: ServedWorkspace, name: str) -> Document:
     """Return the details of a sink, without connecting to its target."""
-    sinks = here.outside.sinks
-    spelled = sinks.spelled(name)
-    made = sinks.definitions()[spelled]
+    sinks = here.supervisor.sinks
+    declared_name = sinks.canonical_name(name)
+    made = sinks.definitions()[declared_name]
     return _with_health(
         here,
         "sink",
         {
             "kind": "sink",
-            "name": spelled,
+            "name": declared_name,
             "sql": made.to_sql(),
             "type": made.kind,
             "view": made.view,
             "key": list(made.key),
-            **sink_figures(sinks.facts().get(spelled)),
+            **sink_metrics(sinks.facts().get(declared_name)),
         },
     )
 
 
-def sink_figures(facts: Mapping[str, Any] | None) -> Document:
+def sink_metrics(facts: Mapping[str, Any] | None) -> Document:
     """Return the metrics of a sink, as reported by the process that runs the sink."""
     status: Mapping[str, Any] = facts["status"] if facts is not None else {}
     lag: Mapping[str, Any] = facts["lag"] if facts is not None else {}
@@ -586,7 +587,7 @@ def letters(here: ServedWorkspace, of: str | None, state: str, limit: int) -> Do
     found = dead.page(of, state, limit)
     return {
         "total": found.total,
-        "silent": dict(dead.silent),
+        "silent": dict(dead.unreadable),
         "letters": [letter_document(one) for one in found.letters],
     }
 
@@ -606,14 +607,14 @@ def letter_document(one: Any) -> Document:
         "version": one.version,
         "deeds": [
             {
-                "action": deed.action,
-                "who": deed.who,
-                "at": milliseconds(deed.at),
-                "reason": deed.reason,
-                "settled": deed.settled,
-                "edited": deed.edited,
+                "action": record.action,
+                "who": record.who,
+                "at": milliseconds(record.at),
+                "reason": record.reason,
+                "settled": record.settled,
+                "edited": record.edited,
             }
-            for deed in one.deeds
+            for record in one.actions
         ],
     }
 
@@ -625,5 +626,5 @@ def letter(here: ServedWorkspace, name: str) -> Document:
     try:
         return {**found, "columns": columns_of(dead.columns(name)), "fixed": None}
     except HeadwaterError as error:
-        told = error.message if error.hint is None else f"{error.message}: {error.hint}"
-        return {**found, "columns": [], "fixed": told}
+        why = error.message if error.hint is None else f"{error.message}: {error.hint}"
+        return {**found, "columns": [], "fixed": why}

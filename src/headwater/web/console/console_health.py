@@ -35,26 +35,26 @@ def component_document(one: ComponentHealth) -> Document:
 
 def alerts_document(here: ServedWorkspace) -> list[Document]:
     """Return the active alerts, the oldest first."""
-    return [asdict(one) | {"since": one.since / 1_000} for one in here.outside.alerts.active()]
+    return [asdict(one) | {"since": one.since / 1_000} for one in here.supervisor.alerts.active()]
 
 
 def rejected_document(here: ServedWorkspace) -> list[Document]:
     """Return the rows that sources, views, sinks and queues left out."""
-    return [asdict(one) for one in rejected_rows(here.log, here.views, here.outside)]
+    return [asdict(one) for one in rejected_rows(here.log, here.views, here.supervisor)]
 
 
-def with_health(figures: Mapping[str, Document], found: Health) -> None:
+def with_health(metrics: Mapping[str, Document], found: Health) -> None:
     """Add the health to the metrics of views, sources and sinks. A component with a problem gets the health's state as
     its state."""
     for one in found.components:
-        figure = figures.get(f"{one.kind}:{one.name}") if one.kind in DRAWN else None
-        if figure is not None:
-            add_health(figure, one)
+        metric = metrics.get(f"{one.kind}:{one.name}") if one.kind in DRAWN else None
+        if metric is not None:
+            add_health(metric, one)
 
 
-def add_health(figure: Document, one: ComponentHealth) -> None:
+def add_health(metric: Document, one: ComponentHealth) -> None:
     """Add the health of one component to its metrics."""
-    figure["health"] = component_document(one)
+    metric["health"] = component_document(one)
     if one.severity != "ok":
-        figure["state" if one.kind != "view" else "status"] = one.state
-        figure["reason"] = one.reason
+        metric["state" if one.kind != "view" else "status"] = one.state
+        metric["reason"] = one.reason

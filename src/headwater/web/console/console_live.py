@@ -55,7 +55,7 @@ class Sampler:
         log, now = here.log, here.clock.now_us()
         manifest = here.views.store.latest()
         counts: dict[str, float] = {}
-        figures: dict[str, dict[str, Any]] = {}
+        metrics: dict[str, dict[str, Any]] = {}
         waiting = waiting_rows(log, manifest)
         for name in log.topics():
             if data.is_internal(name):
@@ -68,7 +68,7 @@ class Sampler:
             reached = [mark for mark in marks if mark is not None]
             mark = min(reached) if reached and len(reached) == len(marks) else None
             counts[f"topic:{name}"] = sum(info.end for info in infos)
-            figures[f"topic:{name}"] = {
+            metrics[f"topic:{name}"] = {
                 "rows": sum(info.rows for info in infos),
                 "bytes": sum(info.size_bytes for info in infos),
                 "lag_rows": waiting.get(name),
@@ -77,15 +77,15 @@ class Sampler:
             }
         new = self._count_changes()
         for standing in standings(log, manifest):
-            of = data.view_figures(standing, manifest)
+            of = data.view_metrics(standing, manifest)
             mark_ms = of["watermark"]
             of["delay_s"] = None if mark_ms is None else now / 1e6 - mark_ms / 1e3
-            figures[f"view:{standing.view}"] = of
+            metrics[f"view:{standing.view}"] = of
             counts[f"view:{standing.view}"] = self._changed.get(standing.view, 0.0)
-        self._outside(figures, counts)
-        health = here.outside.health()
-        with_health(figures, health)
-        self._rates(figures, counts)
+        self._connectors(metrics, counts)
+        health = here.supervisor.health()
+        with_health(metrics, health)
+        self._rates(metrics, counts)
         last = self._ticks.get(manifest.tick) if manifest is not None else None
         engine = here.views.engine()
         return {
@@ -106,7 +106,7 @@ class Sampler:
             "ticks_per_s": self._rate("ticks"),
             "rows_per_s": self._rate("rows"),
             "ticks": new,
-            "figures": figures,
+            "figures": metrics,
         }
 
     def _count_changes(self) -> list[dict[str, Any]]:
@@ -123,33 +123,33 @@ class Sampler:
         self._tick = kept[-1]
         return self._ticks.documents(len(new) + 1)
 
-    def _outside(self, figures: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
-        log, outside = self._here.log, self._here.outside
+    def _connectors(self, metrics: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
+        log, supervisor = self._here.log, self._here.supervisor
         if log.entries(SOURCE):
-            known = outside.sources.facts()
-            for name in outside.sources.definitions():
+            known = supervisor.sources.facts()
+            for name in supervisor.sources.definitions():
                 facts = known.get(name)
-                told = str(facts["state"]) if facts is not None else outside.sources.told(name).state
-                figures[f"source:{name}"] = data.source_figures(facts, told)
+                state = str(facts["state"]) if facts is not None else supervisor.sources.status(name).state
+                metrics[f"source:{name}"] = data.source_metrics(facts, state)
                 if facts is not None:
                     counts[f"source:{name}"] = float(facts.get("rows") or 0)
         if log.entries(SINK):
-            kept = outside.sinks.facts()
-            for name in outside.sinks.definitions():
-                found = data.sink_figures(kept.get(name))
-                figures[f"sink:{name}"] = found
+            kept = supervisor.sinks.facts()
+            for name in supervisor.sinks.definitions():
+                found = data.sink_metrics(kept.get(name))
+                metrics[f"sink:{name}"] = found
                 if found["applied_rows"] is not None:
                     counts[f"sink:{name}"] = float(found["applied_rows"])
 
-    def _rates(self, figures: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
+    def _rates(self, metrics: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
         counts["rows"] = sum(count for name, count in counts.items() if name.startswith("topic:"))
         counts["ticks"] = float(self._tick)
         now = self._here.clock.steady_ms() / 1_000
         self._samples.append((now, counts))
         while len(self._samples) > 2 and now - self._samples[1][0] >= RATE_S:
             self._samples.popleft()
-        for name, figure in figures.items():
-            figure["rate"] = self._rate(name)
+        for name, metric in metrics.items():
+            metric["rate"] = self._rate(name)
 
     def _rate(self, name: str) -> float | None:
         """Return the rate per second; None if there is no earlier sample, or the count restarted."""
@@ -170,13 +170,13 @@ class Pulse:
         self._here = here
         self._sampler = Sampler(here, self.ticks)
         self._bell = Bell(asyncio.get_running_loop())
-        self._followers = 0
+        self._subscribers = 0
         self._task: asyncio.Task[None] | None = None
         self._latest = b""
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events, each a sample; the first at once."""
-        self._followers += 1
+        self._subscribers += 1
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             if self._task is None or self._task.done():
@@ -192,12 +192,12 @@ class Pulse:
                     await self._bell.wait(LOOK_S, rung)
             yield end("the server stops")
         finally:
-            self._followers -= 1
+            self._subscribers -= 1
 
     async def _sample(self) -> None:
-        while self._followers and not self._here.streams.stopping.is_set():
+        while self._subscribers and not self._here.streams.stopping.is_set():
             try:
-                self._latest = event("figures", await self._here.run(self._taken))
+                self._latest = event("figures", await self._here.run(self._sample_json))
             except Exception as error:  # noqa: BLE001 - clients get the error as an event, and the next sample may succeed
                 self._latest = event("trouble", problem_of(error).document())
             self.samples += 1
@@ -205,7 +205,7 @@ class Pulse:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._here.streams.stopping.wait(), EVERY_S)
 
-    def _taken(self) -> str:
+    def _sample_json(self) -> str:
         return orjson.dumps(self._sampler.take()).decode()
 
 
@@ -253,7 +253,7 @@ async def tail_events(here: ServedWorkspace, tail: Tail) -> AsyncGenerator[bytes
         while not here.streams.stopping.is_set():
             rung = bell.rung
             try:
-                found = await here.look(tail.next)
+                found = await here.stream_step(tail.next)
             except HeadwaterError as error:
                 yield failed(error)
                 return

@@ -64,8 +64,8 @@ def readiness(here: ServedWorkspace, named: bool) -> dict[str, Any]:
         here.log.sequence()
         # open files could still be read after the folder was removed
         if not here.views.store.storage.root.is_dir():
-            raise WorkspaceMissingError("its folder is gone")
-        found = here.outside.health()
+            raise WorkspaceMissingError("the folder of the workspace is missing")
+        found = here.supervisor.health()
         state = found.engine.state
         reasons += _sentences(found.unhealthy, named)
         warnings += _sentences(found.warnings, named)

@@ -19,7 +19,7 @@ from headwater.web.server_context import ServedWorkspace, served
 
 INLINE_BYTES = 64 << 10
 """Size above which bodies are checked and parsed in a thread, so that they do not block the event loop."""
-_LARGER = "ALTER SOURCE ... SET (max_body = '...') takes larger ones"
+_LARGER = "ALTER SOURCE ... SET (max_body = '...') allows larger ones"
 _OUTCOMES: dict[int, Outcome] = {
     400: "malformed",
     401: "unsigned",
@@ -32,38 +32,38 @@ _OUTCOMES: dict[int, Outcome] = {
 async def take(request: Request) -> Response:
     """POST: check a delivery, write it once, and return its receipt."""
     here = served(request)
-    hooks = here.outside.sources.hooks
-    source = await _found(here, hooks, request.path_params["hook"])
+    hooks = here.supervisor.sources.hooks
+    source = await _find_webhook(here, hooks, request.path_params["hook"])
     try:
         answer = await _take(request, here, source)
     except ClientDisconnect:
         raise
     except Exception as error:  # noqa: BLE001 - any error is counted, and answered as a problem
-        told = problem_of(error)
+        refusal = problem_of(error)
         stale = isinstance(error, SignatureError) and error.facts.get("reason") == "stale"
-        outcome: Outcome = "stale" if stale else _OUTCOMES.get(told.status, "failed")
-        hooks.count(source.name, outcome, told.detail)
-        if told.status == 401:
-            told.headers["WWW-Authenticate"] = f'Webhook-Signature scheme="{source.options.scheme}"'
-        raise told from None
+        outcome: Outcome = "stale" if stale else _OUTCOMES.get(refusal.status, "failed")
+        hooks.count(source.name, outcome, refusal.detail)
+        if refusal.status == 401:
+            refusal.headers["WWW-Authenticate"] = f'Webhook-Signature scheme="{source.options.scheme}"'
+        raise refusal from None
     hooks.count(source.name, "repeated" if "Idempotency-Replayed" in answer.headers else "taken")
     return answer
 
 
-async def _found(here: ServedWorkspace, hooks: Hooks, name: str) -> WebhookSource:
+async def _find_webhook(here: ServedWorkspace, hooks: Hooks, name: str) -> WebhookSource:
     """Return the hook of a name. Errors do not reveal other hooks, because the client is not authenticated."""
     try:
         found = await here.run(hooks.find, name)
     except HeadwaterError:  # a secret's environment variable is missing here; `headwater status` names it
         raise Problem(
-            503, "hook-not-ready", f"hook {name!r} cannot be checked by this server", headers=retry_after(60)
+            503, "hook-not-ready", f"webhook {name!r} is not ready on this server", headers=retry_after(60)
         ) from None
     if found is None:
         raise Problem(
             404,
             "no-such-hook",
-            f"there is no hook {name!r}",
-            hint="CREATE SOURCE ... FROM WEBHOOK makes one",
+            f"there is no webhook {name!r}",
+            hint="CREATE SOURCE ... FROM WEBHOOK creates one",
         )
     return found
 
@@ -73,7 +73,7 @@ async def _take(request: Request, here: ServedWorkspace, source: WebhookSource) 
     media = media_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
     if media is not Media.JSON:
         raise Problem(
-            415, "unsupported-media-type", "a delivery is JSON", hint=f"Content-Type: {Media.JSON.value}"
+            415, "unsupported-media-type", "a delivery must be JSON", hint=f"Content-Type: {Media.JSON.value}"
         )
     reserved = 0
     try:

@@ -44,20 +44,20 @@ def _rows(description: str) -> Plain:
 
 _AS_OF = _parameter("as_of", "an earlier tick, or a time: the last tick committed at or before it")
 _AFTER = _parameter(
-    "after", "the text of a receipt, or an LSN of the source: the answer waits until the views have seen it"
+    "after", "the text of a receipt, or an LSN of the source: the response waits until the views have read it"
 )
-_TIMEOUT = _parameter("timeout", "seconds that `after` waits at most; 30 if left out", kind="number")
-_LIMIT = _parameter("limit", "rows at most", kind="integer")
+_TIMEOUT = _parameter("timeout", "maximum wait for `after`, in seconds; 30 by default", kind="number")
+_LIMIT = _parameter("limit", "maximum number of rows", kind="integer")
 
 PATHS: dict[str, Plain] = {
     "/topics/{topic}": {
         "post": {
             "summary": "Append rows",
-            "description": "One body is one append: all of it is written, or nothing. Answered when it is durable.",
+            "description": "One body is one append: all of it is written, or nothing. The response is sent once the rows are durable.",
             "parameters": [
                 _parameter("topic", "the topic's name", "path"),
                 _parameter(
-                    "Idempotency-Key", "the same key again writes nothing and is answered as before", "header"
+                    "Idempotency-Key", "a repeated key writes nothing and gets the same response", "header"
                 ),
             ],
             "requestBody": {
@@ -78,7 +78,7 @@ PATHS: dict[str, Plain] = {
         },
         "get": {
             "summary": "Read records",
-            "description": "From a position on; with `follow` as server-sent events or JSON lines, also those to come.",
+            "description": "From a position on; with `follow`, new records too, as server-sent events or JSON lines.",
             "parameters": [
                 _parameter("topic", "the topic's name", "path"),
                 _parameter(
@@ -87,21 +87,21 @@ PATHS: dict[str, Plain] = {
                     "partition, or a time",
                 ),
                 _LIMIT,
-                _parameter("follow", "wait for more", kind="boolean"),
+                _parameter("follow", "wait for new records", kind="boolean"),
                 _parameter("columns", "names, separated by commas; also _appended_at, _watermark, _sequence"),
-                _parameter("partition", "this one alone", kind="integer"),
-                _parameter("by", "what a time in `from` goes by: appended, or event"),
-                _parameter("on_gap", "where records were removed: fail, earliest or latest"),
-                _parameter("Last-Event-ID", "goes on after the event with this id", "header"),
+                _parameter("partition", "only this partition", kind="integer"),
+                _parameter("by", "meaning of a time in `from`: appended, or event"),
+                _parameter("on_gap", "what to do if records were removed: fail, earliest or latest"),
+                _parameter("Last-Event-ID", "continue after the event with this id", "header"),
             ],
-            "responses": {**_rows("records, with `next` to go on from"), **_problems(404, 406, 410, 429)},
+            "responses": {**_rows("records, with `next` to continue from"), **_problems(404, 406, 410, 429)},
         },
     },
     "/hooks/{hook}": {
         "post": {
             "summary": "Deliver a webhook",
             "description": "Signed as the source is declared (Standard Webhooks, GitHub or Stripe), which needs no token. "
-            "Answered when it is durable; the same delivery again writes nothing and is answered as before.",
+            "The response is sent once it is durable; a repeated delivery writes nothing and gets the same response.",
             "security": [],
             "parameters": [_parameter("hook", "the source's name", "path")],
             "requestBody": {"required": True, "content": {_ROWS_TYPES[0]: {"schema": {}}}},
@@ -117,8 +117,8 @@ PATHS: dict[str, Plain] = {
     "/views/{view}": {
         "get": {
             "summary": "Read a view",
-            "description": "Any column is a parameter: the rows in which it has that value, or one of several. By its key "
-            "the cost follows the rows that are found.",
+            "description": "Any column is a parameter that filters by one or several values. A filter by the key reads only the "
+            "rows that are found.",
             "parameters": [_parameter("view", "the view's name", "path"), _LIMIT, _AS_OF, _AFTER, _TIMEOUT],
             "responses": {**_rows("rows at one tick"), **_problems(404, 406, 410, 429, 503)},
         }
@@ -129,7 +129,9 @@ PATHS: dict[str, Plain] = {
             "description": "Server-sent events: snapshot, change, reset, error, end. The id is the tick.",
             "parameters": [
                 _parameter("view", "the view's name", "path"),
-                _parameter("since", "the last tick that was seen, or latest; without it, first all rows"),
+                _parameter(
+                    "since", "the last tick that was received, or latest; without it, all rows come first"
+                ),
                 _parameter("Last-Event-ID", "the same, as browsers send it", "header"),
             ],
             "responses": {
@@ -141,7 +143,7 @@ PATHS: dict[str, Plain] = {
     "/query": {
         "post": {
             "summary": "One SELECT over topics and views",
-            "description": "All at one tick. No function in it reads files, talks to a network or reaches into the server.",
+            "description": "All relations are read at one tick. Functions that read files, use the network or inspect the server are rejected.",
             "parameters": [_LIMIT, _AS_OF, _AFTER, _TIMEOUT],
             "requestBody": {
                 "required": True,
@@ -162,7 +164,7 @@ PATHS: dict[str, Plain] = {
                 },
             },
             "responses": {
-                **_rows("the answer"),
+                **_rows("the result"),
                 **_problems(404, 406, 408, 410, 413, 415, 422, 429, 503, 504),
             },
         }
@@ -175,8 +177,10 @@ PATHS: dict[str, Plain] = {
                 _parameter("q", "words, phrases, column:word, +must, -not, AND, OR"),
                 _parameter("filter", "price<=10, with = != < <= > >=; may be given several times"),
                 _LIMIT,
-                _parameter("offset", "hits to pass over", kind="integer"),
-                _parameter("highlight", "with the piece around the words found, as HTML", kind="boolean"),
+                _parameter("offset", "number of hits to skip", kind="integer"),
+                _parameter(
+                    "highlight", "return the passage around the matching words, as HTML", kind="boolean"
+                ),
                 _parameter("columns", "text columns to search, separated by commas"),
             ],
             "responses": {**_rows("hits, best first, with _score"), **_problems(404, 406, 429)},
@@ -184,14 +188,14 @@ PATHS: dict[str, Plain] = {
     },
     "/metrics": {
         "get": {
-            "summary": "Figures for Prometheus",
+            "summary": "Metrics for Prometheus",
             "responses": {"200": {"description": "text", "content": {"text/plain": {}}}, **_problems(429)},
         }
     },
     "/health": {
         "get": {
-            "summary": "Live, and ready?",
-            "description": "200 for as long as the process answers. /health/ready, or ?ready, is 503, with the reasons, while something is unhealthy.",
+            "summary": "Liveness and readiness",
+            "description": "200 as long as the process responds. /health/ready, or ?ready, is 503, with the reasons, while a component is unhealthy.",
             "security": [],
             "parameters": [_parameter("ready", "503 while it is not ready", kind="boolean")],
             "responses": {
@@ -207,7 +211,7 @@ DOCUMENT: Plain = {
     "info": {
         "title": "Headwater",
         "version": __version__,
-        "description": "A durable log and the views that follow it.",
+        "description": "A durable log and materialized views that are kept up to date with it.",
     },
     "paths": PATHS,
     "security": [{}, {"token": []}],
@@ -215,7 +219,7 @@ DOCUMENT: Plain = {
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         "responses": {
             "Problem": {
-                "description": "what is wrong, and what to do (RFC 9457)",
+                "description": "the problem, with a hint (RFC 9457)",
                 "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
             }
         },

@@ -21,7 +21,7 @@ async def home(request: Request) -> Response:
 
 
 def _home(here: ServedWorkspace) -> Response:
-    sinks = here.outside.sinks.definitions()
+    sinks = here.supervisor.sinks.definitions()
     searched = {name for name, made in sinks.items() if made.kind == "search"}
     lists: dict[str, list[tuple[str, list[tuple[str, str]]]]] = {
         "Topics": [(name, [("records", f"/topics/{_path(name)}?from=-20")]) for name in here.log.topics()],

@@ -31,7 +31,7 @@ async def query(request: Request) -> Response:
     here = served(request)
     parameters.refuse_unknown(request, MEMBERS[1:])
     form = form_of(request)
-    text, said = await _asked(request)
+    text, said = await _read_query(request)
     limit = said.get("limit", parameters.whole(request, "limit", ROWS, 1, ROWS_LIMIT_MAX))
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= ROWS_LIMIT_MAX:
         raise UsageError(f"limit is a whole number from 1 to {ROWS_LIMIT_MAX:,}, not {shown(limit)}")
@@ -43,7 +43,7 @@ async def query(request: Request) -> Response:
     found = await here.ask(_soon, here, text, as_of, limit, form, until_s)
     if isinstance(found, Response):
         return found
-    return await here.toil(until_s, _at_last, here, found, form, limit)
+    return await here.run_query_process(until_s, _at_last, here, found, form, limit)
 
 
 def _soon(
@@ -57,7 +57,7 @@ def _soon(
     """Return the response, if the query is answered at once; otherwise the request to run in a process."""
     settings = here.settings
     bounds = AnswerBounds(limit + 1, settings.answer_bytes_max, settings.query_s, until_s)
-    asked = committed_reads.asked(here.log, here.views, text, as_of, bounds)
+    asked = committed_reads.select_request(here.log, here.views, text, as_of, bounds)
     found = asked.soon(here.views, here.log, settings.light_query_s)
     return asked if found is None else found_response(found, form, limit, {})
 
@@ -67,13 +67,13 @@ def _at_last(here: ServedWorkspace, asked: SelectRequest, form: ResponseFormat, 
     return found_response(found, form, limit, {})
 
 
-async def _asked(request: Request) -> tuple[str, dict[str, Any]]:
+async def _read_query(request: Request) -> tuple[str, dict[str, Any]]:
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind not in ("application/json", "application/sql"):
         raise Problem(
             415,
             "unsupported-media-type",
-            f"a query of type {kind!r} is not taken",
+            f"content type {kind!r} is not supported",
             hint='Content-Type: application/json with {"query": "SELECT ..."}, or application/sql',
         )
     body = await in_time(request, whole(request, TEXT_BYTES_MAX, "a query"))
@@ -82,12 +82,12 @@ async def _asked(request: Request) -> tuple[str, dict[str, Any]]:
             return body.decode("utf-8"), {}
         said = orjson.loads(body)
     except ValueError as error:
-        raise UsageError(f"the query cannot be read: {error}", hint='{"query": "SELECT ..."}') from None
+        raise UsageError(f"the body is not JSON: {error}", hint='{"query": "SELECT ..."}') from None
     if not isinstance(said, dict) or not isinstance(said.get("query"), str):
         raise UsageError("the body has no query", hint='{"query": "SELECT ..."}')
     for name in said:
         if name not in MEMBERS:
-            raise UsageError(f"there is no member {name!r}", hint=f"there are {', '.join(MEMBERS)}")
+            raise UsageError(f"there is no member {name!r}", hint=f"the members are {', '.join(MEMBERS)}")
     return said["query"], said
 
 

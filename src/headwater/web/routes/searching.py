@@ -26,7 +26,7 @@ async def search(request: Request) -> Response:
 
 
 def _hits(request: Request, here: ServedWorkspace, form: ResponseFormat) -> Response:
-    index = here.outside.sinks.index(request.path_params["sink"])
+    index = here.supervisor.sinks.index(request.path_params["sink"])
     layout, checkpoint = index.layout, index.checkpoint()
     schema = pa.schema([]) if layout is None else layout.schema
     columns = request.query_params.get("columns")

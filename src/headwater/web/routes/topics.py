@@ -36,7 +36,7 @@ READ_BYTES_MAX = 64 << 20
 BATCH_ROWS = 8_192
 BATCHES_AT_ONCE = 8
 ROWS_ENDLESS = 10**15
-_IN_PIECES = "send the rows in several posts; each has its receipt"
+_IN_PIECES = "send the rows in several requests; each has its own receipt"
 PARAMETERS = ("from", "limit", "follow", "columns", "partition", "by", "on_gap")
 
 
@@ -46,7 +46,7 @@ async def append(request: Request) -> Response:
     parameters.refuse_unknown(request, ())
     topic = request.path_params["topic"]
     if topic.lower() in (KEYS, DELIVERIES):
-        raise Problem(403, "not-yours", f"topic {topic!r} is the server's own: nobody else writes it")
+        raise Problem(403, "not-yours", f"topic {topic!r} is internal: only the server writes to it")
     media = media_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
     body, reserved = b"", 0
     try:
@@ -214,7 +214,7 @@ class _Reading:
             return pa.table({name: pa.array([], self._type(name)) for name in self.columns}), more
         return pa.Table.from_batches(batches), more
 
-    def some(self, limit: int) -> list[tuple[list[str], str]]:
+    def next_rows(self, limit: int) -> list[tuple[list[str], str]]:
         """Return a few available batches, each as JSON objects with the position after it."""
         found: list[tuple[list[str], str]] = []
         while limit > 0 and len(found) < BATCHES_AT_ONCE and (batch := self.next(limit)) is not None:
@@ -259,7 +259,7 @@ async def _pieces(
         while limit > 0 and not here.streams.stopping.is_set():
             rung = bell.rung
             try:
-                found = await here.look(reading.some, limit)
+                found = await here.stream_step(reading.next_rows, limit)
             except Exception as error:  # noqa: BLE001 - the response has begun: its last event reports the error
                 yield (
                     failed(error) if events else orjson.dumps({"error": problem_of(error).document()}) + b"\n"

@@ -80,11 +80,11 @@ async def changes(request: Request) -> Response:
     parameters.refuse_unknown(request, ("since",))
     form_of(request, (ResponseFormat.EVENTS,))
     text = request.headers.get("last-event-id") or request.query_params.get("since")
-    follower = await here.look(_begun, here, request.path_params["view"], text)
+    follower = await here.stream_step(_begin, here, request.path_params["view"], text)
     return here.streams.respond(_pieces(here, *follower), ResponseFormat.EVENTS)
 
 
-def _begun(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Changes | None, str]:
+def _begin(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Changes | None, str]:
     """Return the view's name and a subscription from `since`; None instead of it, with the reason, if it cannot
     continue from there."""
     view = here.views.names.spelled(name)
@@ -96,7 +96,7 @@ def _begun(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Cha
         since = Token.parse(text)
         if since is None:
             raise UsageError(
-                f"the last tick that was seen is the id of an event, or a number, not {text!r}",
+                f"since is the id of an event, or the number of a tick, not {text!r}",
                 hint="since=41",
             )
     try:
@@ -119,8 +119,8 @@ async def _pieces(
             yield event("reset", {"view": view, "reason": lost})
         try:
             if follower is None:
-                follower = await here.look(here.views.reads.follow, view, None, 0.0, resync=False)
-            rows = await here.look(next, follower, None)
+                follower = await here.stream_step(here.views.reads.follow, view, None, 0.0, resync=False)
+            rows = await here.stream_step(next, follower, None)
         except TickNotKeptError as error:
             follower, lost = None, error.message
             continue
@@ -139,7 +139,9 @@ async def _pieces(
         rows = rows.drop_columns(["_tick"])
         for start in range(0, max(1, rows.num_rows), ROWS_MAX):
             last = start + ROWS_MAX >= rows.num_rows
-            yield await here.look(_event, kind, rows.slice(start, ROWS_MAX), tick, token if last else None)
+            yield await here.stream_step(
+                _event, kind, rows.slice(start, ROWS_MAX), tick, token if last else None
+            )
     yield end("the server stops")
 
 
