@@ -12,6 +12,7 @@ import headwater as hw
 from headwater import Workspace
 from headwater.core.settings import LogSettings
 from headwater.lineage.why import Why
+from headwater.testing import inspect_workspace
 from tests.equation.oracle import compare
 
 pytestmark = pytest.mark.slow
@@ -214,7 +215,7 @@ def test_the_tick_is_told_that_last_changed_what_the_key_finds(ws: Workspace, sp
     assert (
         ws.view("v").why(1).records["t"].num_rows == 2
     )  # a record that changes nothing is one of those that count
-    ws._views.store.collect(2, ())
+    inspect_workspace(ws).collect(2, ())
     why = ws.view("v").why(2)
     assert (why.changed_tick, why.kept_from) == (None, 4)
     assert "last changed before tick 4" in str(why)

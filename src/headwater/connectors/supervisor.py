@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -64,7 +64,7 @@ class Supervisor:
         hooks = Board(Storage(root), clock, HOOKS_FILE, log.faults)
         self.sources: SourceManager = SourceManager(log, clock, root, views, self._board, hooks)
         self.sinks = Sinks(log, clock, root, log.identity, views, self._board)
-        self.alerts = Alerts(log, clock, views, figures, is_ours=self._is_ours)
+        self.alerts = Alerts(log, clock, views, figures, is_ours=self.evaluates_alerts)
         self._retrying = Retrying(log, self.sinks.retry)
         self.erasure = Erasure(log, clock, lambda: self.sinks)
         self._log = log
@@ -94,6 +94,11 @@ class Supervisor:
         """Run a statement about a source, a sink or an alert."""
         return self._handlers[type(statement)](statement)
 
+    @property
+    def statements(self) -> Collection[type]:
+        """The classes of statements that `execute` runs."""
+        return self._handlers.keys()
+
     # --- next to an engine -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
@@ -119,7 +124,7 @@ class Supervisor:
             self.alerts.watch()
             self.alerts.tell()
 
-    def _is_ours(self) -> bool:
+    def evaluates_alerts(self) -> bool:
         """Whether this process evaluates the alerts: the process that runs the engine or, without an engine, the first that
         asks."""
         engine = self._views().engine()
