@@ -14,11 +14,10 @@ The names of `WorkspaceInspection` are public. What it returns are objects of mo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
-    from pyspark.sql import SparkSession
 
     from headwater.connectors.alerts.alerts import Alerts
     from headwater.connectors.health.health import Health
@@ -105,8 +104,8 @@ class WorkspaceInspection:
         self.views.let_go()
 
     @property
-    def spark(self) -> SparkSession | None:
-        """The Spark session that was given to `hw.open`."""
+    def spark(self) -> Any:
+        """The Spark session that was given to `hw.open`; None if none was given."""
         return self._workspace._spark
 
     @property
