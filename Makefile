@@ -1,6 +1,6 @@
 # Every target does its own set-up: see scripts/environment. GNU make 3.81 (macOS) is enough.
 .DEFAULT_GOAL := help
-.PHONY: help test check fix demo demo-live demo-log screenshots bench test-long docs java lock clean env-demo env-dev env-docs env-runtime lint types imports
+.PHONY: help test check coverage fix demo demo-live demo-log screenshots bench test-long docs java lock clean env-demo env-dev env-docs env-runtime lint types imports
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
@@ -24,6 +24,9 @@ test: env-dev lint types imports ## everything that must hold
 
 check: env-dev lint types imports ## the inner loop: all but slow tests, in about a minute
 	$(PYTEST) -n $(WORKERS) -m "not slow and not long" tests
+
+coverage: env-dev ## run tests (TESTS=tests/log for a part) and print what lines and branches they cover
+	$(BIN)/python scripts/measure_coverage.py --workers $(WORKERS) $(TESTS)
 
 fix: env-dev ## format, and mend what the linter can
 	$(BIN)/ruff check --fix --exit-zero --quiet .

@@ -17,6 +17,7 @@ import psycopg
 
 import headwater as hw
 from benchmarks.harness import Bench
+from headwater.testing import inspect_workspace
 from tests.postgres import PostgresServer
 
 TITLE = "Capture from Postgres"
@@ -104,7 +105,7 @@ def _delay(bench: Bench, server: PostgresServer, rate: int, goal: float) -> None
     """Transactions of one row at a steady rate, while the source is kept going; the first second does not count."""
     seconds = bench.size(10, 1)
     with _captured(bench, server, 0) as (ws, shop, _):
-        outside = ws._outside
+        outside = inspect_workspace(ws).supervisor
         outside.sources.start()
         try:
             ws.source("shop").wait(_now(shop))

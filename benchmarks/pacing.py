@@ -20,6 +20,7 @@ from benchmarks.harness import Bench
 from headwater.core.settings import LogSettings
 from headwater.engine.tick.tick_engine import TickReport
 from headwater.state.manifest import Manifest
+from headwater.testing import inspect_workspace
 from headwater.views.runner import Listener
 
 TITLE = "Delay and throughput"
@@ -99,7 +100,7 @@ def _follow(bench: Bench, schedule: Schedule, every: str) -> _Found:
             ws.sql(f"CREATE MATERIALIZED VIEW v{number} AS {query}")
         ws.topic("ev").append(event_rows.events(1_000))
         ws.run()
-        ws._views.listener = seen = _Seen()
+        inspect_workspace(ws).on_progress(seen := _Seen())
         with _appender(space / "ws", schedule) as answers:
             runner = ws.start(every=every)
             cpu_s = _cpu_seconds()

@@ -20,6 +20,7 @@ import redis
 
 import headwater as hw
 from benchmarks.harness import Bench
+from headwater.testing import inspect_workspace
 from tests.postgres import PostgresServer
 from tests.redis import RedisServer
 
@@ -101,7 +102,7 @@ def _follow(
         ids = np.random.default_rng(turn).choice(total, changed, replace=False)
         rows = _items(ids, next(_VERSIONS))
         ws.topic("items").append(rows)
-        ws._views.run(None)
+        inspect_workspace(ws).views.run()
         assert ws.sink(name).lag.rows == 2 * changed, "an old and a new row each"
         started = time.perf_counter()
         ws.sink(name).wait(timeout=600)
@@ -114,7 +115,7 @@ def _follow(
     if hands:
         ratio = float(np.median(hands) / np.median(ticks))
         bench.note(group, "the same upserts by hand, without a position", "ms", hands, ratio=ratio)
-    outside = ws._outside.sinks
+    outside = inspect_workspace(ws).sinks
     for cheap, what in ((True, "verified by checksums"), (False, "verified row by row")):
         times = []
         for _ in range(bench.size(3, 1)):

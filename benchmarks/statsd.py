@@ -12,6 +12,7 @@ import headwater as hw
 from benchmarks.harness import Bench, Case
 from headwater.core.clock import SystemClock
 from headwater.sources.statsd.statsd_lines import Received, parse
+from headwater.testing import inspect_workspace
 
 TITLE = "StatsD"
 
@@ -67,8 +68,8 @@ def _taken(bench: Bench, lines: int) -> None:
     datagram, times = b"\n".join(_lines(PER_DATAGRAM)), lines // PER_DATAGRAM
     with bench.space() as space, hw.open(space / "ws") as ws:
         ws.sql("CREATE SOURCE app FROM STATSD WITH (port = 0, topic = 'stats', every = '200 ms')")
-        ws._outside.reconcile()
-        sources = ws._outside.sources
+        inspect_workspace(ws).reconcile_connectors()
+        sources = inspect_workspace(ws).sources
         sources.wait("app", SystemClock().now_us(), 30)
         port = int(ws.source("app").status.state.rpartition(":")[2])
         for _ in range(bench.runs):

@@ -23,6 +23,7 @@ from benchmarks import sides
 from benchmarks.harness import Bench
 from headwater.core.settings import LogSettings
 from headwater.spark.spark_session import session
+from headwater.testing import inspect_workspace
 
 TITLE = "Windows and joins in time, beside Structured Streaming"
 
@@ -264,7 +265,7 @@ def _year(bench: Bench) -> None:
 
 def _kept(ws: hw.Workspace, view: str) -> tuple[int, int]:
     """Rows and bytes of what the operators of a view keep, which is not what it shows."""
-    manifest = ws._views.store.latest()
+    manifest = inspect_workspace(ws).manifest()
     assert manifest is not None
     place = manifest.views[view].contents.removesuffix("contents")
     kept = [

@@ -28,9 +28,10 @@ def interrupted(call: Callable[[], object], chance: random.Random, within: Modul
             raise KeyboardInterrupt
         return trace
 
+    before = sys.gettrace()  # that of `make coverage`
     sys.settrace(trace)
     try:
         with suppress(KeyboardInterrupt):
             call()
     finally:
-        sys.settrace(None)
+        sys.settrace(before)

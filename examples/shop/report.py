@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from .play import Play, truth
-from .watch import Probes, tick
+from .watch import Probes
 
 if TYPE_CHECKING:
     from .demo import Demo
@@ -51,7 +51,7 @@ def gather(demo: Demo, play: Play, probes: Probes) -> Facts:
     told = {
         "captured": f"{sum(rows[name] for name in CAPTURED):,} rows of {len(CAPTURED)} tables in Postgres",
         "clicks": f"{rows['clicks']:,} over HTTP, each once",
-        "ticks": f"{tick(ws):,}",
+        "ticks": f"{ws.newest_tick():,}",
         "commit to view": _latency(prompt),
         "every click": f"{late['read']:,} read = {late['used']:,} used + {late['diverted']:,} late, diverted",
         "alerts": f"{fired} raised, {over} over",

@@ -108,13 +108,7 @@ class Figures:
         """The same in a line."""
         done = self.play.done
         made = f"{done['order']:,} orders, {done['payment']:,} payments, {done['click']:,} clicks"
-        return f"{self.play.seconds:4.0f} s: {made}; tick {tick(self.ws):,}; engine {self.engine}"
-
-
-def tick(ws: hw.Workspace) -> int:
-    """The newest tick."""
-    found = ws._views.store.latest()
-    return 0 if found is None else int(found.tick)
+        return f"{self.play.seconds:4.0f} s: {made}; tick {self.ws.newest_tick():,}; engine {self.engine}"
 
 
 def _shown(value: str | float) -> str:

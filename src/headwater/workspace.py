@@ -505,9 +505,9 @@ class Workspace(EventSourcing, Sharing):
             create_topic(self.log, definition_of(name, columns, lateness, private, options))
         return Topic(self.log, name, self._clock)
 
-    def _newest_tick(self) -> int:
-        newest = self._views.store.latest_whole()
-        return 0 if newest is None else newest.tick
+    def newest_tick(self) -> int:
+        """Return the number of the newest tick, as `as_of` takes it; 0 before the first tick."""
+        return newest.tick if (newest := self._views.store.latest_whole()) is not None else 0
 
     def topics(self) -> list[Topic]:
         """Return every topic, by name."""

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 import headwater as hw
 from headwater.cli import live_progress
 from headwater.cli.program import cli
+from headwater.testing import inspect_workspace
 from tests.shared_spark import make_session
 
 pytestmark = pytest.mark.slow
@@ -106,7 +107,7 @@ def test_an_engine_that_keeps_going_tells_what_was_rejected_also_without_a_tick(
             f"CREATE SOURCE logs FROM FILES WITH (path = '{tmp_path}/in/*.json', columns = 'id BIGINT', on_error = 'divert')"
         )
         with ws.start() as runner:
-            live_progress.TickProgress(ws.log).follow(runner, Asked(), ws._outside)
+            live_progress.TickProgress(ws.log).follow(runner, Asked(), inspect_workspace(ws).supervisor)
     assert lines == ["1 row rejected by source logs (headwater dead list logs)"]
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import headwater as hw
 from headwater.connectors.alerts import alerts
+from headwater.testing import inspect_workspace
 
 ROOT = Path(__file__).parents[2]
 EVALUATE_EVERY_S = 0.01
@@ -70,8 +71,8 @@ def kill(worker: int) -> None:
 def beside(folder: str) -> None:
     """Watch and tell, as it is done beside an engine."""
     alerts.EVALUATE_EVERY_S = EVALUATE_EVERY_S
-    with hw.open(folder, durability="os") as ws, ws._views.claim():
-        ws._outside.alerts.start()
+    with hw.open(folder, durability="os") as ws, inspect_workspace(ws).claim_engine():
+        inspect_workspace(ws).alerts.start()
         threading.Event().wait()
 
 
@@ -79,7 +80,7 @@ def again(folder: str) -> None:
     """Look and tell once, again and again, as it is done at the end of a run."""
     with hw.open(folder, durability="os") as ws:
         while True:
-            ws._outside.evaluate_alerts()
+            inspect_workspace(ws).evaluate_alerts()
 
 
 def _forked(job: str, folder: str, parent: int) -> None:

@@ -33,6 +33,7 @@ from headwater.sinks.base.http_post import KEY_HEADER, SIGNATURE_HEADER, signatu
 from headwater.sql.alert_statements import DEFAULTS
 from headwater.sql.parser import parse
 from headwater.sql.statements import Alerting
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 from tests.repo.tree import ROOT
 
@@ -611,7 +612,7 @@ def test_the_ready_made_alerts_are_on_metrics_that_there_are(tmp_path: Path) -> 
         assert {row["alert"] for row in rows} == {name for name, *_ in DEFAULTS}
         page = (ROOT / "docs" / "alerts.md").read_text()
         assert all(f"| `{name}` | `{metric}" in page for name, metric, *_ in DEFAULTS)
-        ws._outside.alerts.evaluate()
+        inspect_workspace(ws).alerts.evaluate()
         assert not any(row["reason"] for row in ws.sql("SHOW ALERTS").to_pylist())  # type: ignore[union-attr]
 
 

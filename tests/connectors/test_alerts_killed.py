@@ -21,6 +21,7 @@ import pytest
 
 import headwater as hw
 from headwater.sinks.base.http_post import KEY_HEADER
+from headwater.testing import inspect_workspace
 from tests.connectors.alert_worker import Workers, kill, workers
 
 ROUNDS = 40 if os.environ.get("HEADWATER_LONG") == "1" else 4
@@ -193,19 +194,19 @@ def test_who_finds_another_engine_in_its_place_says_nothing_more(
     with hw.open(tmp_path / "ws", durability="os") as ws:
         scene = Scene(ws, hook)
         running = others.start("beside", scene.folder)
-        wait_until(lambda: ws._views.engine() is not None)
-        assert not ws._outside.evaluates_alerts()
+        wait_until(lambda: inspect_workspace(ws).engine() is not None)
+        assert not inspect_workspace(ws).supervisor.evaluates_alerts()
         scene.get_behind()
         for _ in range(20):
-            ws._outside.alerts.notify()  # as an engine that thaws would
-            ws._outside.evaluate_alerts()
+            inspect_workspace(ws).alerts.notify()  # as an engine that thaws would
+            inspect_workspace(ws).evaluate_alerts()
         wait_until(partial(scene.are_told, 1))
         wait_until(lambda: _all_noted(ws))
         assert len(hook.got) == 1
         kill(running)
-        wait_until(lambda: ws._views.engine() is None)
+        wait_until(lambda: inspect_workspace(ws).engine() is None)
         scene.catch_up()
-        ws._outside.evaluate_alerts()
+        inspect_workspace(ws).evaluate_alerts()
         scene.judge(1)
 
 

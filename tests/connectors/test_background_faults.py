@@ -16,6 +16,7 @@ from headwater.core.clock import SystemClock
 from headwater.core.storage import Storage
 from headwater.events.reactions import EventFeed
 from headwater.sources.statsd import udp_listener
+from headwater.testing import inspect_workspace
 from headwater.web.commit_waiters import Watch
 from tests.events.accounts import Opened, accounts
 
@@ -53,7 +54,7 @@ def test_alerts_that_cannot_be_evaluated_or_sent_are_reported(
 ) -> None:
     with hw.open(tmp_path / "ws") as ws:
         ws.sql("CREATE TOPIC numbers (n BIGINT)")
-        alerts, switch = ws._outside.alerts, Switch()
+        alerts, switch = inspect_workspace(ws).alerts, Switch()
         ws.log.put_entry("alert", "any", {}, expect=None)
         for each in ("evaluate", "notify"):
             monkeypatch.setattr(alerts, each, switch if each == work else lambda: None)
@@ -79,7 +80,7 @@ def test_deletions_that_do_not_reach_sinks_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with hw.open(tmp_path / "ws") as ws:
-        erasure, switch = ws._outside.erasure, Switch()
+        erasure, switch = inspect_workspace(ws).supervisor.erasure, Switch()
         monkeypatch.setattr(erasure, "_due", lambda: [1])
         monkeypatch.setattr(erasure, "erase", switch)
         until(lambda: bool(erasure.start() or names(ws) == ["deletion in sinks"]))
@@ -107,7 +108,7 @@ def test_reactions_that_fail_are_reported(
 
     welcome.start()
     until(lambda: names(ws) == ["reaction welcome"])
-    (component,) = [one for one in ws._outside.health().components if one.kind == "background"]
+    (component,) = [one for one in inspect_workspace(ws).health().components if one.kind == "background"]
     assert component.severity == "unhealthy"
     if way == "it stops the reaction":
         with pytest.raises(Defect):
@@ -124,7 +125,7 @@ def test_a_server_that_cannot_wait_for_commits_reports_it_and_goes_on(
     ws: hw.Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        watch = Watch(ws.log, ws._views)
+        watch = Watch(ws.log, inspect_workspace(ws).views)
         switch = Switch()
         with monkeypatch.context() as patch, watch.topic("numbers") as bell:
             patch.setattr(ws.log, "wait_commit", switch)

@@ -13,6 +13,7 @@ import pytest
 import headwater as hw
 from headwater.connectors.dead_letters import dead_sinks
 from headwater.sinks.postgres.target import PostgresTarget
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def test_the_process_that_runs_the_sink_tries_it(ws: hw.Workspace, picky: Picky,
         receipt = ws.topic("sales").append([{"country": "de", "amount": 1}])
         ws.sink("told").wait(after=receipt)
         with hw.open(tmp_path / "w", durability="os") as other:  # which has not the function
-            while not other._outside.sinks.runs_elsewhere("told"):
+            while not inspect_workspace(other).sinks.runs_elsewhere("told"):
                 other.log.wait_commit(other.log.sequence(), 50)
             assert letters(other) == found
             assert other.dead().replay(found["fr"]).left == {found["fr"]: "20 is too much"}

@@ -22,6 +22,7 @@ from headwater.core.positions import Receipt
 from headwater.log.protocol import Append
 from headwater.sources.clock_positions import captured, owned, rows_of
 from headwater.sources.files.options import errors_topic
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 
 if TYPE_CHECKING:
@@ -252,4 +253,4 @@ def test_of_many_letters_only_the_newest_are_read_and_all_are_counted(ws: hw.Wor
             page = dead.page("logs", state, limit)
             assert [one.id for one in page.letters] == [one.id for one in whole[:limit]]
             assert page.total == len(whole)
-    assert ws._outside.open_letters()["source", "logs"] == 497
+    assert inspect_workspace(ws).supervisor.open_letters()["source", "logs"] == 497

@@ -14,6 +14,7 @@ import pytest
 
 import headwater as hw
 from headwater.core.clock import ManualClock
+from headwater.testing import inspect_workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ class Watched:
 
     def look(self, after: str = "1 second") -> None:
         self.clock.advance(after)
-        self.ws._outside.evaluate_alerts()
+        inspect_workspace(self.ws).evaluate_alerts()
 
     def told(self) -> list[tuple[str, str, str]]:
         rows = [row for batch in self.ws.topic("alarms").read("earliest") for row in batch.to_pylist()]
@@ -124,7 +125,7 @@ def test_deliveries_that_a_webhook_refuses_are_over_after_five_minutes(
     monkeypatch.setenv("SHOP_SECRET", "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0")
     ws, shop = watched.ws, '{"source":"shop"}'
     ws.sql("CREATE SOURCE shop FROM WEBHOOK WITH (secret = env('SHOP_SECRET'))")
-    hooks = ws._outside.sources.hooks
+    hooks = inspect_workspace(ws).sources.hooks
     hooks.serve()
     try:
         watched.look()
@@ -218,21 +219,21 @@ def test_a_follower_that_refuses_rows_or_falls_behind_is_over_when_it_does_not(w
     letters = '{"kind":"sink","owner":"cache"}'
     behind = '{"kind":"sink","name":"cache","status":"behind"}'
     ws.topic("orders").append([{"id": 1, "n": 1}, {"id": 2, "n": -1}])
-    ws._views.run()
-    ws._outside.sinks.start()
+    inspect_workspace(ws).views.run()
+    inspect_workspace(ws).sinks.start()
     watched.until(lambda: watched.told() == [("sink_dead_letters", "fired", letters)])
     (row,) = ws.dead().list().to_pylist()
     ws.dead().drop(row["letter"], by="me")
     watched.until(lambda: watched.told()[1:] == [("sink_dead_letters", "over", letters)])
     is_down.set()
     ws.topic("orders").append([{"id": 3, "n": 3}])
-    ws._views.run()
-    watched.until(lambda: ws._outside.sinks.facts()["cache"]["lag"]["seconds"] > 60, "10 seconds")
+    inspect_workspace(ws).views.run()
+    watched.until(lambda: inspect_workspace(ws).sinks.facts()["cache"]["lag"]["seconds"] > 60, "10 seconds")
     assert len(watched.told()) == 2, "not for five minutes yet"
     watched.until(lambda: watched.told()[2:] == [("follower_behind", "fired", behind)], "1 minute")
-    ws._outside.sinks.stop()
-    ws._outside.sinks.start()
-    watched.until(lambda: ws._outside.sinks.facts()["cache"]["lag"]["seconds"] > 60, "10 seconds")
+    inspect_workspace(ws).sinks.stop()
+    inspect_workspace(ws).sinks.start()
+    watched.until(lambda: inspect_workspace(ws).sinks.facts()["cache"]["lag"]["seconds"] > 60, "10 seconds")
     is_down.clear()
     ws.sink("cache").resume()
     watched.until(lambda: watched.told()[3:] == [("follower_behind", "over", behind)])
@@ -257,7 +258,7 @@ def test_wal_that_a_server_keeps_is_over_when_it_lets_it_go(
             "CREATE ALERT wal_retained ON METRIC headwater_source_retained_wal_bytes WHEN value > 5e6 "
             "FOR '5 minutes' NOTIFY TOPIC WITH (topic = 'alarms')"  # as the ready-made one, of fewer bytes
         )
-        sources = ws._outside.sources
+        sources = inspect_workspace(ws).sources
         sources.start()
         try:
             watched.until(lambda: sources.statuses()["shop"]["state"] == "streaming")

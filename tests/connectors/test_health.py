@@ -21,6 +21,7 @@ from headwater.core.clock import ManualClock
 from headwater.core.errors import CorruptionError
 from headwater.sql.alert_statements import DEFAULTS
 from headwater.state.ownership import claim
+from headwater.testing import inspect_workspace
 from tests.postgres import PostgresServer
 from tests.web.serving import client_of
 
@@ -46,7 +47,7 @@ def ws(tmp_path: Path, clock: ManualClock) -> Iterator[hw.Workspace]:
 
 
 def health_of(ws: hw.Workspace) -> Health:
-    return ws._outside.health()
+    return inspect_workspace(ws).health()
 
 
 def component(ws: hw.Workspace, kind: str, name: str) -> ComponentHealth:
@@ -109,7 +110,7 @@ def test_without_an_engine_that_is_shown_everywhere_and_no_failure(ws: hw.Worksp
 
 
 def test_an_engine_that_gives_no_sign_of_life_is_unhealthy(ws: hw.Workspace, clock: ManualClock) -> None:
-    with claim(ws._views.store.storage, clock):
+    with claim(inspect_workspace(ws).store.storage, clock):
         assert health_of(ws).engine.state == "running"
         clock.advance("11 seconds")
         found = health_of(ws).engine
@@ -130,7 +131,7 @@ def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
         made.topic("copied").cursor("mailer")
         made.queue("letters", topic="copied")
         made.run()
-        assert made._outside.health().healthy
+        assert inspect_workspace(made).health().healthy
         made.topic("orders").append([{"id": 2, "n": 0}])
         made.run()
         yield made
@@ -174,7 +175,7 @@ def test_status_readiness_and_metrics_say_the_same_of_a_stopped_view(stopped: hw
     explained = {row["property"]: row["value"] for row in stopped.sql("EXPLAIN SINK copy").to_pylist()}
     assert explained["state"] == "stopped: upstream stopped: view shares is stopped"
     overview = Overview(stopped.log)
-    lines = overview.look(stopped._views.store.latest(), {}, _SINK, 0.0, health_of(stopped))
+    lines = overview.look(inspect_workspace(stopped).manifest(), {}, _SINK, 0.0, health_of(stopped))
     assert [line.state for line in lines if line.name == "copy"] == ["upstream stopped"]
     text = stopped.metrics()
     assert "headwater_healthy 0.0" in text
@@ -218,8 +219,8 @@ def test_a_sink_that_is_behind_or_tries_again_or_has_stopped_says_so(
             "CREATE SINK cache FROM v INTO PYTHON WITH (function = 'take', mode = 'changelog')"
         )
         ws.topic("t").append([{"n": 1}])
-        ws._views.run()
-        ws._outside.sinks.start()
+        inspect_workspace(ws).views.run()
+        inspect_workspace(ws).sinks.start()
         assert taking.wait(PATIENCE_S)
         clock.advance("2 minutes")
         reaches(ws, "sink", "cache", "behind")
@@ -233,7 +234,7 @@ def test_a_sink_that_is_behind_or_tries_again_or_has_stopped_says_so(
         reaches(ws, "sink", "cache", "following")
         failure.append(RuntimeError("the cache is down"))
         ws.topic("t").append([{"n": 2}])
-        ws._views.run()
+        inspect_workspace(ws).views.run()
         reaches(ws, "sink", "cache", "retrying")
 
 
@@ -328,8 +329,8 @@ def test_background_work_that_fails_is_unhealthy_until_it_works(ws: hw.Workspace
 def test_active_alerts_are_shown_by_status(ws: hw.Workspace) -> None:
     ws.sql("CREATE DEFAULT ALERTS NOTIFY TOPIC WITH (topic = 'alarms')")
     ws.log.faults.report("background", "merges", "a run is damaged")
-    ws._outside.evaluate_alerts()
-    (active,) = [one for one in ws._outside.alerts.active() if one.alert != "disk_nearly_full"]
+    inspect_workspace(ws).evaluate_alerts()
+    (active,) = [one for one in inspect_workspace(ws).alerts.active() if one.alert != "disk_nearly_full"]
     assert active.alert == "background_failing"
     assert ws.path is not None
     about = json.loads(status(ws.path, "--json", code=1).stdout)

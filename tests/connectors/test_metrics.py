@@ -29,6 +29,7 @@ from headwater.engine.metrics.tick_totals import BOUNDS_S, Figures, TickFigures
 from headwater.sinks.base.sink_status import SinkLag, Status
 from headwater.sources.base import AGAIN, AWAY
 from headwater.sources.python_source import Source
+from headwater.testing import inspect_workspace
 from tests.postgres import PostgresServer
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def test_a_source_whose_server_is_away_is_not_up_and_one_that_was_dropped_meanwh
         shop.execute("CREATE TABLE orders (id bigint PRIMARY KEY)")
     with hw.open(tmp_path / "ws", durability="os") as ws:
         ws.sql(f"CREATE SOURCE shop FROM POSTGRES WITH (url = '{postgres_url}', tables = 'orders')")
-        sources = ws._outside.sources
+        sources = inspect_workspace(ws).sources
         sources.start()
         try:
             _until(lambda: sources.statuses()["shop"]["state"] == "streaming")
@@ -237,7 +238,7 @@ class Failing(Source):
 def test_a_source_that_fails_again_and_again_is_not_up_and_says_why(tmp_path: Path) -> None:
     with hw.open(tmp_path / "ws", durability="os") as ws:
         ws.sql(f"CREATE SOURCE pages FROM PYTHON WITH (class = '{__name__}:Failing', every = '0.05 s')")
-        sources = ws._outside.sources
+        sources = inspect_workspace(ws).sources
         sources.start()
         try:
             _until(lambda: sources.statuses()["pages"]["state"].startswith(AGAIN))

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import headwater as hw
 from headwater.catalog.connectors import SINK, EnvValue, SinkDefinition
 from headwater.cli.program import cli
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ def ws(folder: Path, spark: SparkSession) -> Iterator[hw.Workspace]:
 
 
 def at_work(ws: hw.Workspace) -> set[int]:
-    sources, sinks = ws._outside.sources.runners._running, ws._outside.sinks.runners._open
-    return {id(one[1]) for one in (*sources.values(), *sinks.values())}
+    inspected = inspect_workspace(ws)
+    sources, sinks = inspected.sources.runners.all(), inspected.sinks.runners.running()
+    return {id(one) for one in (*sources.values(), *sinks.values())}
 
 
 def facts(table: Any) -> dict[str, str]:
@@ -83,10 +85,10 @@ def test_what_another_process_alters_is_taken_up_by_a_running_engine(
     ws: hw.Workspace, folder: Path, spark: SparkSession
 ) -> None:
     with ws.start():
-        while not ws._outside.sinks.statuses() or not ws._outside.sources.statuses():
+        while not inspect_workspace(ws).sinks.statuses() or not inspect_workspace(ws).sources.statuses():
             ws.log.wait_commit(ws.log.sequence(), 20)
-        source = ws._outside.sources.runners._running["clicks"][1]
-        sink = ws._outside.sinks.runners._open["files"][1]
+        source = inspect_workspace(ws).sources.runners.all()["clicks"]
+        sink = inspect_workspace(ws).sinks.runners.running()["files"]
         with hw.open(folder, durability="os", spark=spark) as other:
             other.sql(
                 "ALTER SOURCE clicks SET (settle = '1 second'); ALTER SINK files SET (on_error = 'divert')"
@@ -167,7 +169,7 @@ def test_a_target_that_does_not_answer_and_a_function_that_is_missing_hold_up_no
         assert failed.value.facts.keys() & {"variable", "function"}
         assert ws.sink("found").search("c").num_rows == 1, "the others were reconciled"
         with ws.start():
-            while not ws._outside.sinks.statuses():
+            while not inspect_workspace(ws).sinks.statuses():
                 ws.log.wait_commit(ws.log.sequence(), 20)
             assert ws.sink("told").status.state == "stopped"
         ws.sink_function("nowhere:at_all", lambda change, key: None)

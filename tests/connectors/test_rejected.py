@@ -17,6 +17,7 @@ from headwater.core.clock import ManualClock
 from headwater.engine.row_errors.rejected_row_counts import since
 from headwater.log.protocol import Append, Producer
 from headwater.sources.source_runner import producer_of
+from headwater.testing import inspect_workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +33,7 @@ def ws(tmp_path: Path, spark: SparkSession) -> Iterator[hw.Workspace]:
 
 
 def left_out(ws: hw.Workspace) -> Mapping[tuple[str, str, str], RejectedRows]:
-    found = rejected_rows(ws.log, ws._views, ws._outside)
+    found = rejected_rows(ws.log, inspect_workspace(ws).views, inspect_workspace(ws).supervisor)
     return {(one.kind, one.name, one.outcome): one for one in found}
 
 
@@ -60,7 +61,7 @@ def test_a_run_tells_what_was_left_out_in_it_and_not_before(ws: hw.Workspace, tm
     assert ws.run().rejected == ()
     with ws.start() as runner:
         (tmp_path / "in" / "b.json").write_text("bad\n")
-        ws.source("logs").wait(ws._outside.sources.runners._end(ws.log.entries("source")["logs"]))
+        ws.source("logs").wait(inspect_workspace(ws).sources.runners.end(ws.log.entries("source")["logs"]))
         (told,) = runner.stop().rejected
     assert told.sentence == "1 row rejected by source logs (headwater dead list logs)"
     assert counts(ws) == {("source", "logs", "diverted"): (3, 3)}
@@ -135,7 +136,7 @@ def test_deliveries_that_were_refused_are_counted_after_a_restart(
 ) -> None:
     monkeypatch.setenv("SHOP_SECRET", "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0")
     ws.sql(HOOK)
-    hooks = ws._outside.sources.hooks
+    hooks = inspect_workspace(ws).sources.hooks
     hooks.serve()
     for outcome in ("taken", "unsigned", "repeated", "malformed"):
         hooks.count("shop", outcome)  # type: ignore[arg-type]
@@ -149,9 +150,9 @@ def test_deliveries_that_were_refused_are_counted_after_a_restart(
     with hw.open(tmp_path / "ws", spark=spark) as again:
         (told,) = left_out(again).values()
         assert told.sentence == "3 deliveries rejected by source shop (headwater sql 'EXPLAIN shop')"
-        again._outside.sources.hooks.serve()
+        inspect_workspace(again).sources.hooks.serve()
         assert counts(again) == {("source", "shop", "rejected"): (3, None)}
-        again._outside.sources.hooks.rest()
+        inspect_workspace(again).sources.hooks.rest()
 
 
 def test_lines_and_datagrams_that_statsd_lost_are_counted_while_nobody_listens(ws: hw.Workspace) -> None:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 import headwater as hw
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def test_a_column_that_comes_back_takes_the_views_up_again_beside_an_engine(
 
 
 def stopped(ws: hw.Workspace) -> set[str]:
-    latest = ws._views.store.latest()
+    latest = inspect_workspace(ws).manifest()
     assert latest is not None
     return {name for name, view in latest.views.items() if view.status != "live"}
 

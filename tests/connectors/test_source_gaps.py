@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 import headwater as hw
+from headwater.testing import inspect_workspace
 from tests.postgres import PostgresServer
 from tests.raising import raises
 
@@ -72,11 +73,11 @@ def test_a_gap_is_shown_with_the_statement_that_closes_it_and_on_gap_closes_it(
     shop.execute("INSERT INTO notes VALUES (1, 'goes on')")
     ws.run()
     assert ws.query("SELECT name FROM notes").to_pylist() == [{"name": "goes on"}]
-    (reason,) = ws._outside.sources.stopped_tables("shop").values()
+    (reason,) = inspect_workspace(ws).sources.stopped_tables("shop").values()
     assert "table public.items of source 'shop' has stopped" in reason
     assert "dropped and created again" in reason
     assert "ALTER SOURCE shop RESTART public.items takes a new snapshot" in reason
-    found = ws._outside.health().of("source", "shop")
+    found = inspect_workspace(ws).health().of("source", "shop")
     assert found is not None
     assert found.severity == "unhealthy"
     assert reason in str(found.reason)
@@ -84,7 +85,7 @@ def test_a_gap_is_shown_with_the_statement_that_closes_it_and_on_gap_closes_it(
     ws.sql("ALTER SOURCE shop SET (on_gap = 'snapshot')")
     assert explained(ws)["on gap"].startswith("snapshot: ")
     ws.run()
-    assert ws._outside.sources.stopped() == {}
+    assert inspect_workspace(ws).sources.stopped() == {}
     assert there(ws) == wanted(shop) == {1: "another"}
     with raises(hw.UsageError, option="on_gap", value="ignore"):
         ws.sql("ALTER SOURCE shop SET (on_gap = 'ignore')")
@@ -98,7 +99,7 @@ def test_another_server_is_snapshotted_though_its_positions_begin_anew(
     ws.run()
     shop.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 50000000))")  # its log is long
     ws.run()
-    before = ws._outside.sources.sequence("shop")
+    before = inspect_workspace(ws).sources.sequence("shop")
     other = PostgresServer()
     try:
         url = other.make_database("other")
@@ -112,7 +113,7 @@ def test_another_server_is_snapshotted_though_its_positions_begin_anew(
             with ws.start():
                 ws.sql("ALTER SOURCE shop SET (on_gap = 'snapshot')")
                 until(lambda: there(ws) == wanted(session))
-            assert ws._outside.sources.sequence("shop") < before
+            assert inspect_workspace(ws).sources.sequence("shop") < before
             for back, now in (
                 (postgres_url, shop),
                 (url, session),

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import headwater as hw
 from headwater.cli.program import cli
+from headwater.testing import inspect_workspace
 from tests.postgres import PostgresServer
 from tests.raising import raises
 
@@ -166,7 +167,7 @@ def test_beside_an_engine_what_has_stopped_rests_and_what_is_dropped_ends(
     shop.execute("SELECT pg_drop_replication_slot('headwater_shop')")
     ws.sql("CREATE TOPIC other (n BIGINT)")
     with ws.start():
-        sources = ws._outside.sources
+        sources = inspect_workspace(ws).sources
         while "stopped" not in ws.source("shop").status.state:
             ws.log.wait_commit(ws.log.sequence(), 20)
         (_, stopped) = sources.runners._running["shop"]

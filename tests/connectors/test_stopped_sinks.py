@@ -12,6 +12,7 @@ import pytest
 import headwater as hw
 from headwater.connectors.manage.sink_probe import probe_sinks
 from headwater.core.clock import SystemClock
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def opened(tmp_path: Path, spark: SparkSession, function: Broken) -> Iterator[Ca
 
 def shown(ws: hw.Workspace) -> tuple[str, str | None]:
     (row,) = ws.sql("SHOW SINKS").to_pylist()  # type: ignore[union-attr]
-    told = probe_sinks(ws._outside.sinks, ["copies"])["copies"].status
+    told = probe_sinks(inspect_workspace(ws).sinks, ["copies"])["copies"].status
     assert (told.state, told.reason) == (row["state"], row["reason"])
     return row["state"], row["reason"]
 
@@ -98,9 +99,9 @@ def test_a_sink_that_stops_beside_an_engine_is_stopped_after_it_and_resumes(
         until(lambda: bool(ws.log.faults.current()))
     assert shown(ws)[0] == "stopped"
     with ws.start():
-        until(lambda: ws._outside.sinks.status("copies").status.state == "stopped")
+        until(lambda: inspect_workspace(ws).sinks.status("copies").status.state == "stopped")
         function.is_mended = True
-        ws._outside.sinks.resume("copies")
+        inspect_workspace(ws).sinks.resume("copies")
         until(lambda: not ws.log.faults.current())
 
 
@@ -109,7 +110,7 @@ def test_an_engine_without_the_function_of_a_sink_reports_it(
 ) -> None:
     function.is_mended = True
     ws = opened()
-    ws._outside.sinks.declared.functions.clear()
+    inspect_workspace(ws).sinks.declared.functions.clear()
     with ws.start():
         until(lambda: [fault.name for fault in ws.log.faults.current()] == ["copies"])
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 import headwater as hw
 from headwater.cli.program import cli
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def test_a_table_that_refuses_a_change_stays_visibly_stopped_across_restarts(
     for _ in range(2):  # the second after one more process has read the source
         with hw.open(folder) as ws:
             assert state(ws) == "not running; stopped tables: public.customers"
-            (reason,) = ws._outside.sources.stopped_tables("shop").values()
+            (reason,) = inspect_workspace(ws).sources.stopped_tables("shop").values()
             assert "added column vip BOOLEAN" in reason
             assert "ALTER SOURCE shop RESTART public.customers" in reason
             (fault,) = ws.log.faults.current()
@@ -88,7 +89,7 @@ def test_a_table_that_refuses_a_change_stays_visibly_stopped_across_restarts(
             ws.sql("ALTER TOPIC customers SET (schema_changes = 'follow')")
             ws.sql("ALTER SOURCE shop RESTART customers")
             until(ws, 0)
-        assert ws._outside.sources.stopped() == {}
+        assert inspect_workspace(ws).sources.stopped() == {}
         assert state(ws) == "not running"
         assert ws.verify().ok
         assert ws.topic("customers").schema.names == ["id", "country", "vip"]

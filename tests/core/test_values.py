@@ -1,6 +1,7 @@
 """Values of any type, also nested ones, become what Arrow makes of them; or are refused where Arrow changes them."""
 
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -8,8 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.core import values as values_module
 from headwater.core.types import TIMESTAMP, format_type
-from headwater.core.values import UNFIT, array_of, convert
+from headwater.core.values import (
+    EXPONENT_MAX,
+    UNFIT,
+    array_of,
+    castable,
+    convert,
+    converted_bytes,
+    count_values,
+    decimal_in_range,
+    decode_dictionary,
+    decoded_bytes,
+    has_required_part,
+    null_bytes,
+    with_times_as_numbers,
+)
 
 LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),
@@ -126,3 +142,115 @@ def wrap_back(value: Any, depth: str) -> Any:
     for layer in depth:
         value = {"l": [value], "m": [("k", value)], "s": {"x": value}}[layer]
     return value
+
+
+@pytest.mark.parametrize("number", ["0", "-12.50", f"1e{EXPONENT_MAX}", f"1e-{EXPONENT_MAX}", "0e-999"])
+def test_a_decimal_within_the_range_of_arrow_keeps_its_value(number: str) -> None:
+    assert decimal_in_range(Decimal(number)) == Decimal(number)
+
+
+@pytest.mark.parametrize("number", [f"1e{EXPONENT_MAX + 1}", f"1e-{EXPONENT_MAX + 1}", "NaN", "Infinity"])
+def test_a_decimal_beyond_the_range_of_arrow_is_refused(number: str) -> None:
+    with pytest.raises(ValueError):
+        decimal_in_range(Decimal(number))
+    with pytest.raises(UNFIT):
+        array_of([Decimal(number)], pa.decimal128(38, 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "numbers"),
+    [
+        (pa.date32(), [1, None], [1, None]),
+        (TIMESTAMP, [-(2**60)], [-(2**60)]),
+        (pa.list_(pa.date32()), [[1, None], None], [[1, None], None]),
+        (pa.struct([("at", TIMESTAMP), ("n", pa.int32())]), [{"at": 2**60, "n": 1}], [{"at": 2**60, "n": 1}]),
+        (pa.map_(pa.date32(), TIMESTAMP), [[(1, 2**60)]], [[(1, 2**60)]]),
+        (pa.string(), ["a"], ["a"]),
+    ],
+)
+def test_times_of_any_year_are_numbers(kind: pa.DataType, values: list[Any], numbers: list[Any]) -> None:
+    """Python has the years 1 to 9999; a TIMESTAMP and a DATE have more."""
+    of_numbers = with_times_as_numbers(pa.nulls(0, kind)).type
+    times = pa.array(values, of_numbers).cast(kind)
+    assert with_times_as_numbers(times).to_pylist() == numbers
+
+
+@pytest.mark.parametrize(
+    ("column", "size"),
+    [
+        (pa.array([], pa.string()), 0),
+        (pa.array([1, 2], pa.int64()), 16),
+        (pa.array(["abc", "abc", None]).dictionary_encode(), 4 * 3 + 6),
+        (pa.array([b"abcd"] * 3, pa.binary(4)).dictionary_encode(), 12),
+        (pa.array([1, 1], pa.int64()).dictionary_encode(), 2 * 9),
+        (pa.array([None], pa.dictionary(pa.int32(), pa.string())), 4),
+        (pa.array([[1, 2], [3, 4]], pa.list_(pa.int32(), 2)), 16),
+        (pa.array([[1, 2, 3], None], pa.list_(pa.int32())), 4 * 2 + 12),
+        (pa.array([[1], [2, 3], [4]], pa.list_(pa.int32())).slice(1, 1), 4 + 8),
+        (pa.array([[(1, 2)]], pa.map_(pa.int32(), pa.int64())), 4 + 4 + 8),
+        (pa.StructArray.from_arrays([pa.array([1, 2], pa.int32())], ["a"]), 2 + 8),
+    ],
+)
+def test_the_bytes_of_decoded_rows(column: pa.Array, size: int) -> None:
+    assert decoded_bytes(column) == size
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "size"),
+    [
+        (pa.array([1, 2], pa.int64()), pa.int64(), 16),
+        (pa.array([1, 2], pa.int8()), pa.int64(), 2 + 2 * 9),
+        (pa.array(["abc", "abc"]).dictionary_encode(), pa.string(), 8 + 6),
+        (pa.nulls(3), pa.int64(), 3 * 9),
+        (pa.nulls(3), pa.string(), 3 * 5),
+        (pa.array([[1, 2]], pa.list_(pa.int8())), pa.list_(pa.int64()), 4 + 2 + 2 * 9),
+        (pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8())), pa.map_(pa.int64(), pa.int8()), 1 + 9 + 1),
+        (
+            pa.StructArray.from_arrays([pa.array([1, 2], pa.int8())], ["a"]),
+            pa.struct([("a", pa.int8()), ("added", pa.int64())]),
+            2 + 2 * 9,
+        ),
+    ],
+)
+def test_the_bytes_of_converted_rows(column: pa.Array, kind: pa.DataType, size: int) -> None:
+    assert converted_bytes(column, kind) == size
+
+
+def test_the_bytes_of_nulls() -> None:
+    kinds = [pa.bool_(), pa.int64(), pa.string(), pa.list_(pa.int64()), pa.struct([("a", pa.int32())])]
+    assert [null_bytes(kind) for kind in kinds] == [1, 9, 5, 5, 6]
+
+
+REQUIRED = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+
+
+@pytest.mark.parametrize("kind", [REQUIRED, pa.list_(REQUIRED), pa.map_(pa.int64(), pa.list_(REQUIRED))])
+def test_a_required_part_is_found_at_any_depth(kind: pa.DataType) -> None:
+    assert has_required_part(kind)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.int64(), pa.list_(pa.int64()), pa.struct([("a", pa.map_(pa.int64(), pa.int64()))])]
+)
+def test_where_every_part_may_be_null_none_is_required(kind: pa.DataType) -> None:
+    assert not has_required_part(kind)
+
+
+def test_nested_values_are_counted() -> None:
+    assert count_values(pa.array([1, None])) == 2
+    assert count_values(pa.array([[1, 2], None, []])) == 3 + 2
+    assert count_values(pa.array([{"a": 1, "b": [2, 3]}])) == 1 + 1 + (1 + 2)
+    assert count_values(pa.array([[(1, [2])]], pa.map_(pa.int64(), pa.list_(pa.int64())))) == 1 + 1 + (1 + 1)
+
+
+def test_a_dictionary_is_decoded_unless_it_is_larger_than_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = pa.array(["abc", None, "abc"]).dictionary_encode()
+    assert decode_dictionary(column).to_pylist() == ["abc", None, "abc"]
+    monkeypatch.setattr(values_module, "TEXT_BYTES_MAX", 10)
+    with pytest.raises(pa.ArrowInvalid):
+        decode_dictionary(column)
+
+
+def test_a_dictionary_can_become_what_its_values_can() -> None:
+    assert castable(pa.dictionary(pa.int32(), pa.string()), pa.string())
+    assert not castable(pa.dictionary(pa.int32(), pa.string()), pa.int64())

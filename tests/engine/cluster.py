@@ -29,6 +29,7 @@ from headwater.engine.dataflow.keyed_operators import KeyedOperator
 from headwater.operators.zset.delta import Delta
 from headwater.operators.zset.runs import Run
 from headwater.spark.java import find_java
+from headwater.testing import inspect_workspace
 
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 ROOT = Path(__file__).parents[2]
@@ -280,7 +281,10 @@ def serve(url: str, folder: str, marks: str) -> None:
     Placement._stage_job = watched_stage  # type: ignore[method-assign]
     with hw.open(folder, settings=SETTINGS) as ws:
         ws.sql(DECLARED)
-        _say(workers=_about_workers(ws), master=ws._views.tools().spark.sparkContext.master)
+        _say(
+            workers=_about_workers(ws),
+            master=inspect_workspace(ws).engine_context().spark.sparkContext.master,
+        )
         for line in sys.stdin:
             order = json.loads(line)
             held[:] = [(tuple(order["held"]), order["until"])] if "held" in order else []
@@ -299,7 +303,7 @@ def _about_workers(ws: hw.Workspace) -> list[dict[str, Any]]:
             columns = [pa.array([gc.get_freeze_count()], pa.int64()), pa.array([kernels])]
             yield pa.RecordBatch.from_arrays(columns, names=["frozen", "kernels"])
 
-    spark = ws._views.tools().spark
+    spark = inspect_workspace(ws).engine_context().spark
     rows = spark.range(0, 2, 1, 2).mapInArrow(ask, "frozen bigint, kernels boolean").collect()
     return [row.asDict() for row in rows]
 

@@ -52,6 +52,7 @@ from headwater.state.run_refs import RunRef
 from headwater.state.state_files import FileOrigin
 from headwater.state.task_exchange import Exchange
 from headwater.state.writer import Writer
+from headwater.testing import inspect_workspace
 from tests.equation.play import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -440,13 +441,13 @@ class Stages:
 
     def _found(self, stage: StageAddress) -> tuple[Collection, StageProgram]:
         """The collection and the program of a stage, planned by this process."""
-        before = self._ws._views.store.latest()
+        before = inspect_workspace(self._ws).manifest()
         served = (
             {}
             if before is None
             else {v.name: v.incarnation for v in before.views.values() if v.status == "live"}
         )
-        workload = self._ws._views.tools().catalog.workload(served)
+        workload = inspect_workspace(self._ws).engine_context().catalog.workload(served)
         for unit in workload.units:
             if unit.name == stage.collection and unit.identity == stage.identity:
                 return unit, unit.stages[stage.number]

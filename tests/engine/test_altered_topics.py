@@ -14,6 +14,7 @@ from headwater import Workspace
 from headwater.core.settings import LogSettings
 from headwater.engine.tick import backfill_parts
 from headwater.engine.tick.listener import Listener
+from headwater.testing import inspect_workspace
 from tests.serving.test_changes import OneTick
 
 pytestmark = pytest.mark.slow
@@ -42,7 +43,7 @@ def rows(ws: Workspace, view: str) -> list[tuple[Any, ...]]:
 
 
 def test_an_added_column_changes_nothing(ws: Workspace) -> None:
-    latest = ws._views.store.latest()
+    latest = inspect_workspace(ws).manifest()
     assert latest is not None
     built = {name: view.built for name, view in latest.views.items()}
     ws.sql("ALTER TOPIC c ADD COLUMN x STRING; ALTER TOPIC e ADD COLUMN x STRING")
@@ -52,7 +53,7 @@ def test_an_added_column_changes_nothing(ws: Workspace) -> None:
     ws.run()
     assert rows(ws, "v") == [(0, 1), (1, 2), (7, 1)]
     assert ws.verify().ok
-    latest = ws._views.store.latest()
+    latest = inspect_workspace(ws).manifest()
     assert latest is not None
     assert {name: view.built for name, view in latest.views.items()} == built, "nothing was built anew"
     ws.sql("CREATE MATERIALIZED VIEW x AS SELECT x, count(*) AS k FROM c GROUP BY x")
@@ -66,12 +67,12 @@ def test_views_of_a_wider_column_are_built_beside_and_switched(
 ) -> None:
     monkeypatch.setattr(backfill_parts, "BACKFILL_ROWS", 1)
     ws.sql("ALTER TOPIC e ALTER COLUMN n TYPE BIGINT")
-    ws._views.listener = OneTick()
+    inspect_workspace(ws).on_progress(OneTick())
     ws.topic("e").append([{"id": 8, "n": 2}])
     ws.run()
     assert ws.view("w").read().schema.field("m").type == "int32", "still the one before"
     assert rows(ws, "w") == [(2, 5)]
-    ws._views.listener = Listener()
+    inspect_workspace(ws).on_progress(Listener())
     ws.run()
     ws.topic("e").append([{"id": 9, "n": 2**40}])
     ws.run()

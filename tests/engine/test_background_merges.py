@@ -12,6 +12,7 @@ from headwater import Workspace
 from headwater.core.settings import LogSettings
 from headwater.engine.merging import background_merge
 from headwater.state import merge_policy
+from headwater.testing import inspect_workspace
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +58,7 @@ def test_merges_by_the_thread_are_taken_over_and_change_nothing(
         assert runner.running
     assert adopted, "no merge was ever taken over"
     assert ws.verify().ok
-    latest = ws._views.store.latest()
+    latest = inspect_workspace(ws).manifest()
     assert latest is not None
     assert max(len(refs) for refs in latest.arrangements.values()) < 12
 

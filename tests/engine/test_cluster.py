@@ -12,6 +12,7 @@ import pytest
 
 import headwater as hw
 from headwater.state import state_files
+from headwater.testing import inspect_workspace
 from tests.engine.cluster import DECLARED, SETTINGS, VIEWS, Cluster, Driver, append, wait_for_marks
 
 
@@ -72,7 +73,7 @@ def test_a_cluster_gives_what_one_machine_gives_whatever_is_killed(
         assert ws.run().tick > told["tick"]
         assert ws.verify().ok
         assert contents(ws) == contents(one)
-        ws._views.store.collect(1)
+        inspect_workspace(ws).collect(1)
         assert os.listdir(folder / state_files.EXCHANGE) == []
 
 

@@ -16,6 +16,7 @@ from headwater.core.settings import LogSettings
 from headwater.engine.tick.tick_engine import LOOK_EVERY_MS, Engine
 from headwater.state.ownership import claim
 from headwater.state.view_reader import view_contents
+from headwater.testing import inspect_workspace
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def _remove(path: Path, place: int) -> None:
 
 def _damage(ws: hw.Workspace, view: str, how: Callable[[Path, int], None]) -> None:
     """Damage a run of what a view shows at the newest tick."""
-    store = ws._views.store
+    store = inspect_workspace(ws).store
     latest = store.latest()
     assert latest is not None
     assert ws.path is not None
@@ -56,7 +57,7 @@ def _damage(ws: hw.Workspace, view: str, how: Callable[[Path, int], None]) -> No
 
 
 def _built(ws: hw.Workspace) -> dict[str, int]:
-    latest = ws._views.store.latest()
+    latest = inspect_workspace(ws).manifest()
     assert latest is not None
     return {name: view.built for name, view in latest.views.items()}
 
@@ -108,8 +109,10 @@ def test_state_is_built_again_in_the_process_that_wrote_it(
         assert ws.verify().ok
 
         # an engine that goes on looks by itself
-        store = ws._views.store
-        engine = Engine(ws.log, store, claim(store.storage, clock), ws._views.tools(), clock)
+        store = inspect_workspace(ws).store
+        engine = Engine(
+            ws.log, store, claim(store.storage, clock), inspect_workspace(ws).engine_context(), clock
+        )
         with engine._ownership:
             assert engine.tick() is None
             _damage(ws, "sums", _flip)

@@ -20,6 +20,7 @@ from headwater.engine.collections.workload import Workload
 from headwater.engine.tick.tick_engine import Engine
 from headwater.log.protocol import Append, Producer
 from headwater.state.manifest import Manifest
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def fill(ws: hw.Workspace, sequence: int, *people: tuple[int, str | None, str]) 
 
 
 def drop(ws: hw.Workspace) -> None:
-    define(ws.log, lambda: ws._views, wanted("id", "country"), lambda: "0/1A")
+    define(ws.log, lambda: inspect_workspace(ws).views, wanted("id", "country"), lambda: "0/1A")
 
 
 def rows(ws: hw.Workspace, view: str, **options: Any) -> list[tuple[Any, ...]]:

@@ -13,6 +13,7 @@ from headwater.core.clock import ManualClock, SystemClock
 from headwater.engine.merging.background_merge import Merging
 from headwater.engine.tick.listener import Listener
 from headwater.engine.tick.tick_engine import Engine
+from headwater.testing import inspect_workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +79,7 @@ def test_a_listener_that_raises_is_reported_and_does_not_end_the_engine(ws: hw.W
             if self.fails:
                 broken()
 
-    listener = ws._views.listener = Bad()
+    inspect_workspace(ws).on_progress(listener := Bad())
     with ws.start() as runner:
         until(lambda: faults(ws) == [("background", "listener of ticks")])
         listener.fails = False
@@ -101,10 +102,10 @@ def test_a_merge_that_fails_is_reported_tried_again_after_a_rest_and_cleared(
             task.merged = None
 
     ws.run()
-    manifest = ws._views.store.latest()
+    manifest = inspect_workspace(ws).manifest()
     assert manifest is not None
     clock = ManualClock()
-    merging = Failing(ws._views.store, manifest.epoch, ws.log.faults, clock)
+    merging = Failing(inspect_workspace(ws).store, manifest.epoch, ws.log.faults, clock)
     ask: Callable[[], None] = lambda: merging.ask("total", None, (), bottom=False, tick=1)  # type: ignore[arg-type] # noqa: E731
     for tries in (1, 2):
         ask()

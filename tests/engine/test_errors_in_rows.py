@@ -22,6 +22,7 @@ from headwater.core.settings import LogSettings
 from headwater.engine.dataflow.jvm_expressions import Evaluator
 from headwater.engine.tick import backfill_parts
 from headwater.engine.tick.listener import Listener
+from headwater.testing import inspect_workspace
 from tests.equation.grammar.model import View as Select
 from tests.equation.oracle import Oracle, compare
 from tests.raising import raises
@@ -263,7 +264,7 @@ def test_every_tick_accounts_for_its_rows(ws: hw.Workspace) -> None:
         def ticked(self, report: Any, manifest: Any) -> None:
             seen.append((balanced(ws, "totals"), ws.view("totals.errors").read().num_rows))
 
-    ws._views.listener = Ticks()
+    inspect_workspace(ws).on_progress(Ticks())
     ws.run(tick_rows=4)
     assert len(seen) >= 3
     assert [account["failed"] for account, _ in seen] == [errors for _, errors in seen]

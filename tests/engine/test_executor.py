@@ -12,6 +12,7 @@ import pytest
 import headwater as hw
 from headwater import Workspace
 from headwater.state import state_files
+from headwater.testing import inspect_workspace
 from tests.conftest import LONG
 from tests.engine.process_executor import Evaluate, ProcessExecutor, TakeStep, Worker
 from tests.equation.generator import FEATURES, Size, generate
@@ -42,7 +43,7 @@ def shop(tmp_path: Path, spark: Any) -> Iterator[tuple[Workspace, ProcessExecuto
     with hw.open(tmp_path / "shop", settings=SETTINGS, spark=spark) as ws:
         ws.sql(DECLARED)
         executor = ProcessExecutor(tmp_path / "shop", spark)
-        ws._views.tools().executor = executor
+        inspect_workspace(ws).engine_context().executor = executor
         try:
             yield ws, executor
         finally:
@@ -110,7 +111,7 @@ class ProcessPlayer(Player):
         ws = super()._open()
         if self.executor is None:
             self.executor = ProcessExecutor(self.folder, self.spark)
-        ws._views.tools().executor = self.executor
+        inspect_workspace(ws).engine_context().executor = self.executor
         return ws
 
 

@@ -20,6 +20,7 @@ from headwater.core.clock import ManualClock, from_us
 from headwater.core.settings import LogSettings
 from headwater.operators import graph as g
 from headwater.operators.graph_text import FORMS
+from headwater.testing import inspect_workspace
 from tests.golden.contents import view_rows
 from tests.golden.graph_views import VIEWS, append, declare_functions
 from tests.repo.tree import ROOT
@@ -80,7 +81,7 @@ def kinds_in(value: Any) -> set[type]:
 
 def test_every_kind_of_node_is_in_a_view_whose_history_was_removed(open_ws: Open) -> None:
     ws = open_ws()
-    units = ws._views.tools().catalog.workload({}).units
+    units = inspect_workspace(ws).engine_context().catalog.workload({}).units
     roots = {unit.name: unit.plan.root for unit in units if unit.name in VIEWS}
     assert roots.keys() == set(VIEWS)
     assert set().union(*map(kinds_in, roots.values())) == FORMS.keys()

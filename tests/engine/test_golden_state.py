@@ -23,6 +23,7 @@ from headwater.core.settings import LogSettings
 from headwater.state.base_ticks import Bases
 from headwater.state.damage import damaged
 from headwater.state.manifest import FORMAT, Manifest
+from headwater.testing import inspect_workspace
 from tests.golden.contents import VIEWS, view_rows
 from tests.raising import raises
 from tests.repo.tree import ROOT
@@ -86,7 +87,7 @@ def contents(ws: hw.Workspace, as_of: int | None = None) -> Contents:
 
 
 def latest(ws: hw.Workspace) -> Manifest:
-    manifest = ws._views.store.latest()
+    manifest = inspect_workspace(ws).manifest()
     assert manifest is not None
     return manifest
 
@@ -143,7 +144,7 @@ def test_runs_share_streams_in_the_present_format(home: Path) -> None:
 def test_its_state_is_whole_and_nothing_of_it_is_made_anew(open_ws: Open, ticks: Ticks) -> None:
     ws = open_ws()
     before = latest(ws)
-    assert damaged(ws._views.store, before) == {}
+    assert damaged(inspect_workspace(ws).store, before) == {}
     assert {view.status for view in before.views.values()} == {"live"}
     report = ws.run()  # a view that was planned otherwise, or could not be read, would be begun anew: a tick
     assert (report.ticks, report.tick, report.stopped) == (0, before.tick, {})
@@ -182,7 +183,7 @@ def test_its_views_go_on_from_their_state(open_ws: Open, clock: ManualClock, tic
 
 def test_its_past_ticks_are_read_from_their_files(open_ws: Open, clock: ManualClock, ticks: Ticks) -> None:
     ws = open_ws()
-    kept = ws._views.store.ticks()
+    kept = inspect_workspace(ws).ticks()
     assert len(kept) == 2
     append(ws, clock)
     ws.run()
@@ -194,7 +195,7 @@ def test_its_past_ticks_are_read_from_their_files(open_ws: Open, clock: ManualCl
 
 def test_its_ticks_of_long_ago_are_computed_from_the_base_or_refused(open_ws: Open, ticks: Ticks) -> None:
     ws = open_ws()
-    kept = ws._views.store.ticks()
+    kept = inspect_workspace(ws).ticks()
     (computed,) = sorted(set(map(int, ticks)) - set(kept))
     assert contents(ws, computed) == ticks[str(computed)]
     with raises(hw.TickNotKeptError, reason="history-removed", view="spent", tick=1):
@@ -204,7 +205,7 @@ def test_its_ticks_of_long_ago_are_computed_from_the_base_or_refused(open_ws: Op
 def test_its_base_is_all_that_its_views_need_beside_the_log(
     open_ws: Open, copy: Path, clock: ManualClock, ticks: Ticks
 ) -> None:
-    base = Bases(open_ws()._views.store.storage).newest()
+    base = Bases(inspect_workspace(open_ws()).store.storage).newest()
     assert base is not None
     before = latest(open_ws())
     assert base.tick < before.tick
@@ -227,7 +228,7 @@ def test_its_next_base_takes_the_place_of_the_one_it_has(
     before = contents(ws)
     clock.advance("2 hours")
     assert ws.maintain().rows_removed > 0
-    base = Bases(ws._views.store.storage).newest()
+    base = Bases(inspect_workspace(ws).store.storage).newest()
     assert base is not None
     assert base.tick == latest(ws).tick
     assert {path.name for path in (copy / "bases" / "runs").iterdir()} == base.files

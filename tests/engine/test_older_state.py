@@ -13,6 +13,7 @@ import headwater as hw
 from headwater.core.errors import OtherHistoryError, TickNotKeptError
 from headwater.spark_datasource.datasource import HeadwaterDataSource
 from headwater.spark_datasource.view_reader import ViewStreamReader
+from headwater.testing import inspect_workspace
 from tests.equation.play import SETTINGS
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def test_what_is_put_back_alone_is_not_gone_on_from(tmp_path: Path, spark: Spark
         seen = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         assert seen["id"]
         assert reader.latestOffset(seen, ReadAllAvailable()) == seen
-        token = str(ws._views.store.latest().token)  # type: ignore[union-attr]
+        token = str(inspect_workspace(ws).manifest().token)  # type: ignore[union-attr]
     shutil.move(folder, newer)
 
     # the log of the copy, and the state of what came after it: it covers commits that are not there, or others

@@ -39,6 +39,7 @@ from headwater.operators.zset.runs import Key, Run, key_hashes
 from headwater.spark.spark_session import configuration
 from headwater.state import state_files
 from headwater.state.store import StateStore
+from headwater.testing import inspect_workspace
 from tests.equation.generator import FEATURES, Size, generate
 from tests.equation.oracle import Oracle
 from tests.equation.play import SETTINGS, Player
@@ -107,10 +108,10 @@ def declared(folder: Path, spark: Any) -> Workspace:
 
 def arrangements(ws: Workspace) -> dict[str, Counter[str]]:
     """What every arrangement of the newest tick holds, bit for bit."""
-    store, manifest = ws._views.store, ws._views.store.latest()
+    store, manifest = inspect_workspace(ws).store, inspect_workspace(ws).manifest()
     assert manifest is not None
     found = {}
-    for unit in ws._views.tools().catalog.units():
+    for unit in inspect_workspace(ws).engine_context().catalog.units():
         for slot in unit.slots:
             name = f"{unit.identity}/{slot.name}"
             runs = store.open_runs(manifest, manifest.arrangements[name])
@@ -436,7 +437,7 @@ def test_what_a_crashed_step_left_is_swept_and_what_is_under_way_is_not(tmp_path
         ws.sql("CREATE MATERIALIZED VIEW n AS SELECT k, count(*) AS n FROM t GROUP BY k")
         ws.topic("t").append([{"k": k} for k in range(20)])
         tick = ws.run().tick
-        store = ws._views.store
+        store = inspect_workspace(ws).store
         latest = store.latest()
         assert latest is not None
         left = tmp_path / "ws" / state_files.EXCHANGE / f"{tick:012d}-{latest.epoch}-abc-1"

@@ -29,7 +29,7 @@ from headwater.sources.base import Commit, Event, Evolve, Position, Quiet
 from headwater.sources.source_runner import Capture
 from headwater.state.ownership import claim
 from headwater.state.store import StateStore
-from headwater.testing import FaultyStorage
+from headwater.testing import FaultyStorage, inspect_workspace
 from tests.events.accounts import Deposit, accounts
 from tests.sources.test_source_runner import SCHEMA, TOPIC, rows
 
@@ -53,7 +53,7 @@ def test_a_tick_covers_no_commit_that_the_disk_may_lose(tmp_path: Path, spark: A
         ws.sql(DECLARED)
         orders = ws.topic("orders")
         with claim(storage, clock) as ownership:
-            context = ws._views.tools()
+            context = inspect_workspace(ws).engine_context()
             engine = Engine(ws.log, StateStore(storage, clock), ownership, context, clock)
             for size in (3, 20 * SMALL, 5):
                 orders.append([{"n": n} for n in range(size)])
@@ -62,7 +62,7 @@ def test_a_tick_covers_no_commit_that_the_disk_may_lose(tmp_path: Path, spark: A
     for seed in range(4):
         image = storage.image(tmp_path / f"after-{seed}", lose_power=seed)
         with hw.open(image.root, settings=LOOSE, clock=clock, spark=spark) as after:
-            manifest = after._views.store.latest()
+            manifest = inspect_workspace(after).manifest()
             assert manifest is not None
             ends = after.log.ends(["orders"])["orders"]
             assert all(ends[p] >= end for p, end in manifest.positions["orders"].items())

@@ -18,6 +18,7 @@ from headwater.core.settings import LogSettings
 from headwater.engine.tick import tick_engine
 from headwater.engine.tick.listener import Listener
 from headwater.state.base_ticks import Bases
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 from tests.serving.test_changes import OneTick
 
@@ -140,7 +141,7 @@ def test_verify_says_which_views_the_log_alone_cannot_prove(open_ws: Open, clock
                 proved_on_base.add(view)
 
     ws = with_history_removed(open_ws, clock)
-    ws._views.listener = Heard()
+    inspect_workspace(ws).on_progress(Heard())
     assert ws.verify().ok
     assert proved_on_base == {"spent", "by_country"}
 
@@ -214,7 +215,7 @@ def test_a_tick_that_is_kept_no_more_is_computed_from_the_log(
         tick = ws.run().tick
         served[tick] = (contents(ws), from_us(clock.now_us()))
         clock.advance("10 minutes")
-    assert ws._views.store.ticks() == sorted(served)[-2:]
+    assert inspect_workspace(ws).ticks() == sorted(served)[-2:]
     for tick, (then, at) in served.items():
         for name in VIEWS:
             assert sorted(map(str, ws.view(name).read(as_of=tick).to_pylist())) == then[name]
@@ -249,6 +250,8 @@ def test_a_tick_whose_records_are_gone_is_refused_by_naming_what_is_there(
     monkeypatch.setattr(tick_engine, "TICKS_KEPT_MAX", 1)
     monkeypatch.setattr(tick_engine, "COLLECT_EVERY_TICKS", 1)
     ws = with_history_removed(open_ws, clock)
+    base = inspect_workspace(ws).manifest()
+    assert base is not None
     later = []
     for since in range(5, 8):
         fill(ws, since)
@@ -320,15 +323,15 @@ def test_records_stay_while_a_view_is_built_from_all_of_them_again(open_ws: Open
         ws.topic("t").append([{"k": 1, "v": 1}] * 5)
         ws.run()
     clock.advance("2 hours")
-    ws._views.release_records()
+    inspect_workspace(ws).release_records()
     assert ws.path is not None
     for file in (ws.path / "state" / "runs").iterdir():
         file.unlink()
     ws = open_ws()
-    ws._views.listener = OneTick()
+    inspect_workspace(ws).on_progress(OneTick())
     ws.run(tick_rows=5)
     ws.log.maintain(force=True)
-    ws._views.listener = Listener()
+    inspect_workspace(ws).on_progress(Listener())
     ws.run()
     assert ws.view("s").read().to_pylist() == [{"k": 1, "s": 30}]
 
@@ -452,7 +455,7 @@ def test_a_view_that_has_stopped_and_lost_nothing_keeps_only_what_it_reads(
     assert [(w.topic, w.view, w.status) for w in report.waiting] == [("u", "c", "stopped")]
     assert "DROP VIEW c" in report.waiting[0].hint
     assert "bad" in str(report.waiting[0].reason)
-    base = Bases(ws._views.store.storage).newest()
+    base = Bases(inspect_workspace(ws).store.storage).newest()
     assert base is not None
     assert set(base.views) == {"s", "m"}
     assert ws.path is not None
@@ -524,7 +527,7 @@ def test_a_view_that_is_being_built_keeps_only_what_it_reads(open_ws: Open, cloc
     ws.run()
     ws.sql("CREATE MATERIALIZED VIEW b AS SELECT sum(v) AS s FROM u")
     clock.advance("2 hours")
-    ws._views.listener = OneTick()
+    inspect_workspace(ws).on_progress(OneTick())
     ws.run(tick_rows=5)
     report = ws.maintain()
     assert [(w.topic, w.view, w.status) for w in report.waiting] == [("u", "b", "backfilling")]
@@ -586,7 +589,7 @@ def test_whatever_stops_and_goes_on_no_view_loses_what_it_was_made_from(
             "a": [{"k": k, "x": int(y)} for k, y in texts.items() if y.isdigit()],
             "c": [{"y": y, "s": total} for y, total in by_text.items()],
         }
-        manifest = ws._views.store.latest()
+        manifest = inspect_workspace(ws).manifest()
         assert manifest is not None
         for name, rows in expected.items():
             if manifest.views[name].status == "live":

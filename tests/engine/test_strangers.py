@@ -6,6 +6,7 @@ from typing import Any
 import headwater as hw
 from headwater.core.settings import LogSettings
 from headwater.sources.log_lookup import Lookups
+from headwater.testing import inspect_workspace
 from tests.strangers import Strangers
 
 SETTINGS = LogSettings(maintenance_every_ms=0, checkpoint_records=20)
@@ -49,7 +50,7 @@ def test_files_of_others_stay_and_stand_in_nobodys_way(tmp_path: Path, spark: An
         strangers.fill(*workspace)
         ws.forget("w1")
         ws.sql("DROP TOPIC gone")
-        ws._views.store.drop()
+        inspect_workspace(ws).drop_state()
         ws.topic("orders").append([{"id": 9, "who": "w9", "note": "last"}])
         ws.run()
         assert ws.maintain().failed == ()

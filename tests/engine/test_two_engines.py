@@ -23,6 +23,7 @@ from headwater.engine.tick import tick_engine
 from headwater.engine.tick.tick_engine import Engine
 from headwater.state.ownership import alive, claim, owner
 from headwater.state.store import StateStore
+from headwater.testing import inspect_workspace
 from headwater.views import runner
 from tests.engine.workers import SETTINGS, worker
 from tests.equation.test_consistency import Background
@@ -145,7 +146,13 @@ def test_an_engine_without_views_is_idle(tmp_path: Path, spark: Any) -> None:
 
 def engine_on(ws: Workspace, clock: ManualClock) -> Engine:
     storage = storage_of(ws)
-    return Engine(ws.log, StateStore(storage, clock), claim(storage, clock), ws._views.tools(), clock)
+    return Engine(
+        ws.log,
+        StateStore(storage, clock),
+        claim(storage, clock),
+        inspect_workspace(ws).engine_context(),
+        clock,
+    )
 
 
 def test_an_engine_that_was_left_behind_between_ticks_commits_nothing(ws: Workspace) -> None:
@@ -210,7 +217,7 @@ def test_a_long_tick_is_no_sign_of_death(ws: Workspace) -> None:
         assert who is not None
         return who.heartbeat
 
-    room = ws._views._room
+    room = inspect_workspace(ws).engine_host
     with room.claim():
         first = heartbeat()
         until(lambda: heartbeat() > first)
@@ -218,7 +225,7 @@ def test_a_long_tick_is_no_sign_of_death(ws: Workspace) -> None:
 
 
 def impatient(ws: Workspace) -> runner.EngineHost:
-    return replace(ws._views._room, stale_after_ms=STALE_MS)
+    return replace(inspect_workspace(ws).engine_host, stale_after_ms=STALE_MS)
 
 
 @pytest.mark.slow
@@ -237,12 +244,12 @@ def test_an_engine_that_froze_is_taken_over_and_fenced_when_it_thaws(ws: Workspa
         until(lambda: alive(storage_of(ws), SystemClock(), stale_after_ms=STALE_MS) is None)
         runner.run(impatient(ws))
         n, _ = counts(ws)
-        latest = ws._views.store.latest()
+        latest = inspect_workspace(ws).manifest()
         assert latest is not None
         ws.topic("t").append([{"a": 1}])
         frozen.signal(signal.SIGCONT)
         assert frozen.line("ended ").startswith("FencedError: another engine has ")
-        after = ws._views.store.latest()
+        after = inspect_workspace(ws).manifest()
         assert after is not None
         assert after.tick == latest.tick, "it has committed something"
     assert ws.run().tick == latest.tick + 1

@@ -14,6 +14,7 @@ from headwater import Workspace
 from headwater.core.errors import StorageError
 from headwater.core.settings import LogSettings
 from headwater.engine.merging.run_compaction import Compaction
+from headwater.testing import inspect_workspace
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ def sell(ws: Workspace, rng: random.Random) -> None:
 
 def shares(ws: Workspace) -> int:
     """How many runs of the newest tick share a stream."""
-    manifest = ws._views.store.latest()
+    manifest = inspect_workspace(ws).manifest()
     assert manifest is not None
     refs = [ref for name in manifest.arrangements for ref in manifest.arrangements[name]]
     return sum(ref.shared > 0 for ref in refs)
@@ -124,7 +125,7 @@ def test_merges_that_are_made_as_one_survive_a_crash_and_leave_what_is_kept(
             monkeypatch.setattr(Compaction, "_stacked", honest)
             tick = ws.run().tick
         seen |= {(name, tick): rows_at(ws, name, tick) for name in names}
-        kept = ws._views.store.ticks()
+        kept = inspect_workspace(ws).ticks()
         for name, then in seen:
             if name in names and then in kept:
                 assert rows_at(ws, name, then) == seen[name, then]

@@ -21,6 +21,7 @@ from headwater.core.settings import LogSettings
 from headwater.core.storage import Storage
 from headwater.engine.tick.listener import Listener
 from headwater.state.ownership import claim
+from headwater.testing import inspect_workspace
 
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 ROOT = Path(__file__).parents[2]
@@ -115,7 +116,7 @@ def run_engine(folder: str) -> None:
     done = _closed()
     with hw.open(folder, settings=SETTINGS, spark=make_session()) as ws:
         declare_code(ws)
-        ws._views.listener = _Aloud()
+        inspect_workspace(ws).on_progress(_Aloud())
         runner = ws.start()
         say(f"running {os.getpid()}")
         while runner.running and not done.wait(0.01):

@@ -29,7 +29,7 @@ from headwater.state.merge_policy import Merge
 from headwater.state.ownership import claim
 from headwater.state.store import StateStore
 from headwater.state.view_reader import view_changes, view_contents
-from headwater.testing import FaultyStorage
+from headwater.testing import FaultyStorage, inspect_workspace
 from headwater.testing.faults import Crash, StorageCall
 from tests.equation.feeding import contents
 
@@ -138,7 +138,7 @@ class Histories:
         """A life of an engine up to the end of the log."""
         log = self.ws.log if self.log is None else self.log
         ownership = claim(disk, self.clock)
-        context = self.ws._views.tools()
+        context = inspect_workspace(self.ws).engine_context()
         with ownership:
             engine = Engine(log, StateStore(disk, self.clock), ownership, context, self.clock)
             while engine.tick(sizes()) is not None:

@@ -17,6 +17,7 @@ import headwater as hw
 from headwater import Workspace
 from headwater.core.clock import ManualClock
 from headwater.core.settings import LogSettings
+from headwater.testing import inspect_workspace
 from tests.equation.generator import (
     Append,
     AtomicAppend,
@@ -121,8 +122,7 @@ class Player:
                     known += self.ws.log.read(topic, partition, max(start, info.first), info.end)
 
     def _last_tick(self) -> int:
-        latest = self.ws._views.store.latest()
-        return latest.tick if latest else 0
+        return self.ws.newest_tick()
 
     def _check_all(self) -> None:
         expected = self.oracle.evaluate(self.history)
@@ -138,7 +138,7 @@ class Player:
             self._check_tick(tick)
 
     def _check_tick(self, tick: int) -> None:
-        manifest = self.ws._views.store.manifest(tick)
+        manifest = inspect_workspace(self.ws).manifest(tick)
         live = [
             v
             for n, v in self.history.views.items()

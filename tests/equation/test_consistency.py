@@ -20,6 +20,7 @@ from headwater import Workspace
 from headwater.core.errors import TickNotKeptError, ViewUnavailableError
 from headwater.core.settings import LogSettings
 from headwater.engine.tick import backfill_parts
+from headwater.testing import inspect_workspace
 
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 APPENDS = 40
@@ -97,7 +98,7 @@ class Observer:
     def look(self) -> None:
         (row,) = self._ws.query("SELECT * FROM total").to_pylist()
         assert row["total"] == 0
-        latest = self._ws._views.store.latest()
+        latest = inspect_workspace(self._ws).manifest()
         assert latest is not None
         try:
             self._agree(latest.tick)
@@ -177,7 +178,7 @@ def test_bounded_ticks_never_show_half_a_transfer(ws: Workspace) -> None:
     observer = observed(ws, work)
     assert len(observer.ticks) > 1, "nothing was seen on the way"
     assert {r["n"] for r in ws.query("SELECT n FROM sides").to_pylist()} == {moved}
-    store = ws._views.store
+    store = inspect_workspace(ws).store
     taken = [store.cut_of(tick).positions for tick in store.ticks()]
     rows = [sum(end for parts in cut.values() for end in parts.values()) for cut in taken]
     assert max(b - a for a, b in itertools.pairwise(rows)) <= 8, "a tick of seven rows, or of one append"
@@ -202,7 +203,7 @@ def test_a_view_that_joins_on_the_way_agrees_from_its_first_tick(
     waited = seen = 0
     while seen < 5:
         transfer(ws, rng)
-        ws._views.listener.enough = True  # a tick at a time
+        inspect_workspace(ws).views.listener.enough = True  # a tick at a time
         ws.run()
         try:
             joined = ws.query("SELECT * FROM drift").to_pylist()

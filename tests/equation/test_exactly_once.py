@@ -29,7 +29,7 @@ from headwater.state.manifest import Manifest
 from headwater.state.ownership import claim
 from headwater.state.store import StateStore
 from headwater.state.view_reader import view_changes, view_contents
-from headwater.testing import FaultyStorage
+from headwater.testing import FaultyStorage, inspect_workspace
 from headwater.testing.faults import StorageCall
 from tests.conftest import LONG
 from tests.engine.workers import SETTINGS, declare_code, worker
@@ -100,7 +100,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.ws.run(tick_rows=TICK_ROWS)
         assert self.ws.verify().ok
-        store = self.ws._views.store
+        store = inspect_workspace(self.ws).store
         for tick in store.ticks():
             manifest = store.manifest(tick)
             self.on_the_way[str(manifest.positions)] = held(store, manifest)
@@ -110,7 +110,7 @@ class Bench:
 
     def engine(self, storage: Storage) -> Engine:
         ownership = claim(storage, self.clock)
-        context = self.ws._views.tools()
+        context = inspect_workspace(self.ws).engine_context()
         return Engine(self.ws.log, StateStore(storage, self.clock), ownership, context, self.clock)
 
     def live(self, storage: Storage, told: list[int], rows: int | None = TICK_ROWS) -> None:
@@ -284,14 +284,14 @@ def test_an_engine_that_starts_again_rebuilds_nothing(ws: Workspace, spark: Any)
         append(again, random.Random(1), 1)
         report = again.run()
         assert (report.tick, report.ticks) == (first.tick + 1, 1)
-        latest = again._views.store.latest()
+        latest = inspect_workspace(again).manifest()
         assert latest is not None
         assert {view.built for view in latest.views.values()} == {1}
 
 
 def test_state_that_was_deleted_is_made_again_under_new_tick_numbers(ws: Workspace, spark: Any) -> None:
     first = ws.run(tick_rows=TICK_ROWS)
-    before = held(ws._views.store, ws._views.store.manifest(first.tick))
+    before = held(inspect_workspace(ws).store, inspect_workspace(ws).manifest(first.tick))
     assert ws.path is not None
     ws.close()
     for _ in range(2):
@@ -300,7 +300,7 @@ def test_state_that_was_deleted_is_made_again_under_new_tick_numbers(ws: Workspa
             declare_code(again)
             second = again.run(tick_rows=TICK_ROWS)
             assert second.tick - second.ticks >= first.tick, "a tick number was used again"
-            store = again._views.store
+            store = inspect_workspace(again).store
             assert held(store, store.manifest(second.tick)) == before
             with pytest.raises(TickNotKeptError):
                 again.view("revenue").changes(first.tick)
@@ -396,9 +396,9 @@ def test_runs_that_are_damaged_are_noticed_and_their_views_rebuilt(
 
 def test_damage_is_corrected_when_the_views_are_rebuilt(ws: Workspace, spark: Any) -> None:
     ws.run(tick_rows=TICK_ROWS)
-    truth = held(ws._views.store, ws._views.store.manifest(ws.run().tick))
+    truth = held(inspect_workspace(ws).store, inspect_workspace(ws).manifest(ws.run().tick))
     assert ws.path is not None
-    for file, place in _every_place(ws._views.store):
+    for file, place in _every_place(inspect_workspace(ws).store):
         _flip(ws.path / "state" / "runs" / file, place)
     with reopened(ws, spark) as again:
         with pytest.raises(CorruptionError) as caught:
@@ -410,7 +410,7 @@ def test_damage_is_corrected_when_the_views_are_rebuilt(ws: Workspace, spark: An
         again.topic("customers").append([{"id": 99, "country": "at"}])
         report = again.run()
         assert not report.stopped
-        assert held(again._views.store, again._views.store.manifest(report.tick)) == truth
+        assert held(inspect_workspace(again).store, inspect_workspace(again).manifest(report.tick)) == truth
         assert again.verify().ok
 
 
@@ -418,7 +418,7 @@ def test_damage_is_corrected_when_the_views_are_rebuilt(ws: Workspace, spark: An
 def test_a_damaged_manifest_is_left_out_and_its_tick_never_made_again(ws: Workspace, spark: Any) -> None:
     first = ws.run(tick_rows=TICK_ROWS)
     assert first.ticks > 1
-    truth = held(ws._views.store, ws._views.store.manifest(first.tick))
+    truth = held(inspect_workspace(ws).store, inspect_workspace(ws).manifest(first.tick))
     assert ws.path is not None
     newest = ws.path / "state" / "manifests" / f"{first.tick:012d}.json"
     _flip(newest, 300)
@@ -427,7 +427,7 @@ def test_a_damaged_manifest_is_left_out_and_its_tick_never_made_again(ws: Worksp
             again.view("revenue").read()
         second = again.run()
         assert second.tick > first.tick
-        store = again._views.store
+        store = inspect_workspace(again).store
         assert held(store, store.manifest(second.tick)) == truth
         with pytest.raises(TickNotKeptError):
             again.view("revenue").changes(first.tick)
@@ -452,7 +452,7 @@ def test_a_damaged_view_whose_history_was_removed_is_made_from_its_base_or_not_a
         ws.maintain()
         assert ws.log.partitions("t")[0].first == 2
         assert ws.path is not None
-        (file,) = {file for file, _ in _every_place(ws._views.store)}
+        (file,) = {file for file, _ in _every_place(inspect_workspace(ws).store)}
         (ws.path / "state" / "runs" / file).unlink()
         if base == "damaged":
             (ws.path / "bases" / "runs" / file).unlink()
@@ -477,7 +477,7 @@ def test_records_are_kept_for_a_view_that_waits_for_another(
         for i in range(5):
             ws.append({"t": [{"a": i}], "long": [{"a": i}, {"a": i}]})
             clock.advance("1 minute")
-        ws._views.listener = OneTick()
+        inspect_workspace(ws).on_progress(OneTick())
         ws.run()
         ws.sql("CREATE MATERIALIZED VIEW low AS SELECT a, count(*) AS n FROM long GROUP BY a")
         ws.sql("CREATE MATERIALIZED VIEW high AS SELECT t.a, low.n FROM t JOIN low ON t.a = low.a")
@@ -486,6 +486,6 @@ def test_records_are_kept_for_a_view_that_waits_for_another(
             ws.run()
             clock.advance("2 hours")
             ws.maintain()
-        ws._views.listener = Listener()
+        inspect_workspace(ws).on_progress(Listener())
         ws.run()
         assert ws.view("high").read().num_rows == 5 + 8

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 import headwater as hw
 from headwater.core.clock import ManualClock
 from headwater.core.errors import StatementError
+from headwater.testing import inspect_workspace
 from headwater.verify.recompute_at import PastRelations, moment_of
 from tests.equation.feeding import (
     MAX_AHEAD,
@@ -93,7 +94,9 @@ def hold_to_batch(ws: hw.Workspace, held: Held, views: Sequence[str]) -> None:
     """Views and what they tell of late rows are what Spark gives in batch for the same plan."""
     manifest = held.store.latest()
     assert manifest is not None
-    with closing(PastRelations(ws.log, held.store, ws._views.tools(), moment_of(manifest))) as past:
+    with closing(
+        PastRelations(ws.log, held.store, inspect_workspace(ws).engine_context(), moment_of(manifest))
+    ) as past:
         for name in views:
             assert contents(past.view(name)) == held.rows[name], name
             if (late := f"{name}.late") in held.rows:

@@ -12,6 +12,7 @@ import headwater as hw
 from headwater import Workspace
 from headwater.core.settings import LogSettings
 from headwater.lineage.why import Why
+from headwater.testing import inspect_workspace
 from tests.equation.oracle import compare
 from tests.raising import raises
 
@@ -211,7 +212,7 @@ def test_the_tick_that_last_changed_the_rows_of_a_key_is_reported(ws: Workspace,
     assert (
         ws.view("v").why(1).records["t"].num_rows == 2
     )  # a record that changes nothing is one of those that count
-    ws._views.store.collect(2, ())
+    inspect_workspace(ws).collect(2, ())
     why = ws.view("v").why(2)
     assert (why.changed_tick, why.kept_from) == (None, 4)
     assert "tick 4" in why.changed

@@ -17,6 +17,7 @@ from headwater.core.settings import LogSettings
 from headwater.core.storage import File
 from headwater.core.trusted_clock import DAY_US, HOLDS_US, TOLERANCE_US, Anchor, TrustedClock
 from headwater.log.embedded import EmbeddedLog
+from headwater.testing import inspect_workspace
 
 SETTINGS = LogSettings(durability="os", maintenance_every_ms=0)
 TEN_YEARS = parse_span_us("3650 days")
@@ -240,7 +241,9 @@ def test_a_wrong_clock_stays_wrong_for_a_process_that_is_opened_in_the_meantime(
         ws.topic("events").append([{"n": 2}])
         assert at(ws) == [START, START + HOUR]
         assert ws.maintain(force=True).rows_removed == 0
-        found = health(ws.log, ws.log.clock, ws._views, ws._outside).of("clock", "clock")
+        found = health(
+            ws.log, ws.log.clock, inspect_workspace(ws).views, inspect_workspace(ws).supervisor
+        ).of("clock", "clock")
         assert found is not None
         assert (found.state, found.severity) == ("in doubt", "warning")
         assert "the wall clock of this machine jumped 10 years ahead" in found.sentence()

@@ -21,6 +21,7 @@ import pytest
 import headwater as hw
 from headwater.core.clock import ManualClock
 from headwater.core.settings import LogSettings
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 
 pytestmark = pytest.mark.slow
@@ -464,7 +465,7 @@ def test_when_a_version_ends_can_be_shown_and_then_rows_are_kept(ws: hw.Workspac
 
 def kept(ws: hw.Workspace, view: str) -> int:
     """Rows in the arrangements of a view's operators, which is not what it shows."""
-    manifest = ws._views.store.latest()
+    manifest = inspect_workspace(ws).manifest()
     assert manifest is not None
     return sum(
         ref.rows

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.testing import inspect_workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ def rows(day: int, topic: int) -> pa.Table:
 
 def kept(ws: hw.Workspace) -> int:
     """Rows in the arrangements of operators, which is not what the view shows."""
-    manifest = ws._views.store.latest()
+    manifest = inspect_workspace(ws).manifest()
     assert manifest is not None
     return sum(
         ref.rows

@@ -12,6 +12,7 @@ import pytest
 import headwater as hw
 from headwater import Workspace
 from headwater.serving.query import relations
+from headwater.testing import inspect_workspace
 from tests.engine.workers import SETTINGS
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,7 @@ def check(ws: Workspace, names: tuple[str, ...]) -> None:
 
 def test_no_more_is_read_than_has_them(ws: Workspace) -> None:
     ws.run()
-    views = ws._views
+    views = inspect_workspace(ws).views
     found = relations(ws.log, views.store, views.store.latest(), None)
     for name in ("t", "k", "v"):
         assert 3 <= found[name].read(None, None, 3).num_rows < 3 * ROWS / 4

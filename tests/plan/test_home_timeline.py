@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.testing import inspect_workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -332,7 +333,7 @@ class Cost:
 
 def cost(ws: hw.Workspace) -> Cost:
     """Run what was appended, as one tick."""
-    store = ws._views.store
+    store = inspect_workspace(ws).store
     before = store.latest()
     assert ws.run().ticks == 1
     after = store.latest()

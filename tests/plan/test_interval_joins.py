@@ -14,6 +14,7 @@ import pytest
 import headwater as hw
 from headwater.operators import graph as g
 from headwater.sql.statements import QueryText
+from headwater.testing import inspect_workspace
 from tests.equation.grammar.model import View as Select
 from tests.equation.oracle import Oracle, compare
 
@@ -108,7 +109,7 @@ def test_every_bound_of_these_narrows_the_search(tmp_path: Path, spark: Any) -> 
     with hw.open(tmp_path / "w", spark=spark) as ws:
         ws.sql(TOPICS)
         for select in VIEWS.values():
-            plan = ws._views.tools().catalog.plan(QueryText(select))
+            plan = inspect_workspace(ws).engine_context().catalog.plan(QueryText(select))
             joins = [node for node in g.walk(plan.root) if isinstance(node, g.Join)]
             assert [join.range is not None for join in joins] == [True], select
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headwater as hw
+from headwater.testing import inspect_workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,5 +69,5 @@ def ws(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterato
 @pytest.mark.parametrize("query", KEYS)
 def test_a_key_is_what_follows_from_the_view_itself(ws: hw.Workspace, query: str) -> None:
     ws.sql(f"CREATE OR REPLACE MATERIALIZED VIEW v AS {query}")
-    found = ws._views.reports.keys("v")
+    found = inspect_workspace(ws).views.reports.keys("v")
     assert sorted(map(sorted, found)) == sorted(map(sorted, KEYS[query]))

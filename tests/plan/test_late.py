@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 import headwater as hw
 from headwater.core.clock import ManualClock
+from headwater.testing import inspect_workspace
 from tests.equation.feeding import (
     MAX_AHEAD,
     NOON,
@@ -111,7 +112,7 @@ class Case:
 
     def check_ticks(self) -> None:
         """At every tick the changes so far add up to what the model says at its cut."""
-        store = self.ws._views.store
+        store = inspect_workspace(self.ws).store
         cuts = {tick: store.manifest(tick).positions for tick in store.ticks()}
         logs = {tick: self.log.upto(cut) for tick, cut in cuts.items()}
         for name, (query, policy) in self.views.items():

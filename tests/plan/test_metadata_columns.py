@@ -12,6 +12,7 @@ import pytest
 
 import headwater as hw
 from headwater.core.clock import ManualClock
+from headwater.testing import inspect_workspace
 from tests.equation.grammar.model import View as Select
 from tests.equation.oracle import Oracle, compare
 from tests.raising import raises
@@ -122,14 +123,14 @@ def test_only_views_that_name_hidden_columns_have_them_read(ws: hw.Workspace) ->
     create(ws, "plain")
     ws.topic("orders").append([{"id": 1, "amount": 5}])
     ws.run()
-    manifest = ws._views.store.latest()
+    manifest = inspect_workspace(ws).manifest()
     assert manifest is not None
     assert set(manifest.views) == {"orders", "plain"}
     built = manifest.views["plain"].built
 
     create(ws, "changed")
     ws.run()
-    manifest = ws._views.store.latest()
+    manifest = inspect_workspace(ws).manifest()
     assert manifest is not None
     assert set(manifest.views) == {"orders", "orders._records", "plain", "changed"}
     assert manifest.views["plain"].built == built  # a view beside it is left alone

@@ -19,6 +19,7 @@ from headwater.engine.collections.collections import ViewCollection
 from headwater.engine.dataflow.pruning import unread
 from headwater.serving import query as reading
 from headwater.state.view_reader import view_lookup
+from headwater.testing import inspect_workspace
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +66,7 @@ def something(chance: random.Random, rows: int = 12) -> list[dict[str, Any]]:
 
 def arranged_by(ws: hw.Workspace, view: str) -> list[str]:
     """The columns that the stored contents of a view are arranged by."""
-    manifest = ws._views.store.latest()
+    manifest = inspect_workspace(ws).manifest()
     assert manifest is not None
     state = manifest.views[view]
     return [state.arrow_schema.names[k] for k in state.record.key]
@@ -87,7 +88,7 @@ def test_views_with_ranks_are_what_their_selects_say(folder: Path, spark: Any) -
 def test_a_rank_that_only_bounds_is_not_looked_at(folder: Path, spark: Any) -> None:
     with hw.open(folder, durability="os", spark=spark) as ws:
         ws.run()
-        made = {unit.name: unit for unit in ws._views.tools().catalog.units()}
+        made = {unit.name: unit for unit in inspect_workspace(ws).engine_context().catalog.units()}
         for name, (_, _, reads) in VIEWS.items():
             unit = made[name]
             assert isinstance(unit, ViewCollection)
@@ -203,7 +204,7 @@ def test_contents_arranged_by_all_columns_are_read_and_arranged_again_with_their
 
 
 def built(ws: hw.Workspace) -> dict[str, Any]:
-    manifest = ws._views.store.latest()
+    manifest = inspect_workspace(ws).manifest()
     assert manifest is not None
     return {name: (manifest.views[name].history, manifest.views[name].record.identity) for name in OLD}
 

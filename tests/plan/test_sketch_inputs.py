@@ -23,6 +23,7 @@ from headwater.core.settings import LogSettings
 from headwater.operators.aggregate.distinct_count import DistinctCount
 from headwater.operators.aggregate.frequent_items import FrequentItems
 from headwater.operators.aggregate.quantiles import Quantiles
+from headwater.testing import inspect_workspace
 from tests.plan.test_sketches import explained
 from tests.raising import raises
 from tests.sql.test_sql_support import underlined
@@ -243,7 +244,7 @@ def test_a_sketch_whose_bytes_are_damaged_is_found_and_rebuilt(tmp_path: Path, s
         ws.sql("DROP VIEW filters")
         ws.topic("facts").append(some_rows(chance, 1))
         ws.run()
-        latest = ws._views.store.latest()
+        latest = inspect_workspace(ws).manifest()
         assert latest is not None
         places = {(r.file, r.offset + r.length // 2) for refs in latest.arrangements.values() for r in refs}
     for file, place in sorted(places):

@@ -19,6 +19,7 @@ import pyspark_headwater
 from headwater.catalog import connectors, definitions, view_definitions
 from headwater.core import errors
 from headwater.engine.metrics import phases
+from headwater.testing import inspect_workspace
 from tests.repo.code_values import (
     argument,
     calls,
@@ -97,7 +98,7 @@ def _metrics() -> Rows:
 @cache
 def families() -> dict[str, frozenset[str]]:
     with hw.open("memory:") as ws:
-        every = list(ws._collect_metrics())  # type: ignore[attr-defined]
+        every = list(inspect_workspace(ws).metric_families())  # type: ignore[attr-defined]
     ending = {"counter": "_total"}
     return {f"{f.name}{ending.get(f.type, '')}": frozenset(f._labelnames) for f in every}
 

@@ -17,6 +17,7 @@ from headwater import Workspace
 from headwater.core.errors import TickNotKeptError
 from headwater.engine.tick import backfill_parts
 from headwater.engine.tick.listener import Listener
+from headwater.testing import inspect_workspace
 from tests.equation.generator import FEATURES, CreateView, Size, generate
 from tests.equation.oracle import Oracle
 from tests.equation.play import SETTINGS, Player
@@ -52,7 +53,7 @@ def plus(a: Counter[str], b: Counter[str]) -> Counter[str]:
 
 def check_changes(ws: Workspace, *, chunks: set[str] | None = None) -> int:
     """Hold the changes of every view against its contents at every tick; how many ticks were compared."""
-    store = ws._views.store
+    store = inspect_workspace(ws).store
     latest = store.latest()
     assert latest is not None
     compared = 0
@@ -156,11 +157,11 @@ def test_a_view_that_is_created_midway_begins_with_all_that_it_holds(
 ) -> None:
     monkeypatch.setattr(backfill_parts, "BACKFILL_ROWS", 3)
     ws.sql(LATER)
-    ws._views.listener = OneTick()
+    inspect_workspace(ws).on_progress(OneTick())
     for i in range(12):
         ws.topic("t").append([{"a": i, "b": i}])
         ws.run()
-    ws._views.listener = Listener()
+    inspect_workspace(ws).on_progress(Listener())
     ws.run()
     chunks: set[str] = set()
     check_changes(ws, chunks=chunks)
@@ -179,14 +180,14 @@ def test_views_above_one_that_is_replaced_follow_it_through_the_switch(
     ws.sql(
         "CREATE OR REPLACE MATERIALIZED VIEW late AS SELECT a, count(*) AS n, min(b) AS b FROM t GROUP BY a"
     )
-    last = ws._views.store.latest()
+    last = inspect_workspace(ws).manifest()
     assert last is not None
-    ws._views.listener = OneTick()
+    inspect_workspace(ws).on_progress(OneTick())
     ws.run()
     held = {view: counted(ws.view(view).read(as_of=last.tick)) for view in ("late", "later", "latest")}
     for view, before in held.items():
         assert counted(ws.view(view).read()) == before, "it is served as it was"
-    ws._views.listener = Listener()
+    inspect_workspace(ws).on_progress(Listener())
     report = ws.run()
     assert not report.stopped
     assert ws.verify().ok

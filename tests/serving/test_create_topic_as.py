@@ -21,7 +21,7 @@ from headwater.serving import create_topic_as
 from headwater.serving.create_topic_as import QueryRows
 from headwater.sql import statements as s
 from headwater.sql.parser import parse
-from headwater.testing import Crash, FaultyStorage
+from headwater.testing import Crash, FaultyStorage, inspect_workspace
 from tests.raising import raises
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -128,7 +128,7 @@ def test_any_query_will_do_also_one_that_no_view_could_be(shop: hw.Workspace) ->
 def test_a_long_topic_goes_by_in_chunks(shop: hw.Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(create_topic_as, "CHUNK_ROWS", 5)
     query = s.QueryText("SELECT url, user FROM clicks")
-    assert max(batch.num_rows for batch in shop._views.reads.rows(query).batches) <= 5
+    assert max(batch.num_rows for batch in inspect_workspace(shop).views.reads.rows(query).batches) <= 5
     shop.sql("CREATE TOPIC again AS SELECT url, user FROM clicks")
     assert len(rows(shop, "again")) == 25
     assert appends(shop, "again") == 1

@@ -23,6 +23,7 @@ from headwater.core.errors import (
 from headwater.engine.tick import tick_engine
 from headwater.serving import follow
 from headwater.serving.follow import Changes
+from headwater.testing import inspect_workspace
 from tests.equation.play import SETTINGS
 from tests.raising import raises
 from tests.serving.follower_books import TOPICS, VIEWS, Books, History, counted, weighed
@@ -66,7 +67,7 @@ def test_what_is_followed_adds_up_to_the_contents_of_every_tick_wherever_it_is_l
                 with ws.view(name).changes(tokens[name], follow=True, timeout=0) as follower:
                     drain(follower, resumed[name])
                     tokens[name] = follower.tick
-        ticks = ws._views.store.ticks()
+        ticks = inspect_workspace(ws).ticks()
         for name in VIEWS:
             contents = {tick: counted(ws.view(name).read(as_of=tick)) for tick in ticks}
             steady[name].check(contents, f"{name}, followed")
@@ -217,7 +218,7 @@ def following_ticks(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> Any:
         enough = True
 
     monkeypatch.setattr(backfill_parts, "BACKFILL_ROWS", 2)
-    ws._views.listener = OneTick()
+    inspect_workspace(ws).on_progress(OneTick())
     return ws.run
 
 

@@ -21,6 +21,7 @@ from headwater.core.errors import (
 from headwater.engine.tick import tick_engine
 from headwater.serving import query_sources
 from headwater.serving.subscribe import Subscription
+from headwater.testing import inspect_workspace
 from tests.equation.play import SETTINGS
 from tests.raising import raises
 from tests.serving.follower_books import TOPICS, VIEWS, Books, History, counted, weighed
@@ -80,7 +81,9 @@ def test_it_tells_what_a_view_of_the_query_changes_wherever_it_is_left_off(ws: W
     for name, query in QUERIES.items():
         drain(steady[name], books[name])
         drain(ws.subscribe(query, since=tokens[name], timeout=0), resumed[name])
-        contents = {tick: counted(ws.view(f"v_{name}").read(as_of=tick)) for tick in ws._views.store.ticks()}
+        contents = {
+            tick: counted(ws.view(f"v_{name}").read(as_of=tick)) for tick in inspect_workspace(ws).ticks()
+        }
         books[name].check(contents, name)
         resumed[name].check(contents, f"{name}, left off and resumed")
         assert len(books[name].snapshots) == len(resumed[name].snapshots) == 1

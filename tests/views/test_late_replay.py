@@ -16,6 +16,7 @@ from headwater.core.settings import LogSettings
 from headwater.engine.collections.workload import VIEW
 from headwater.engine.tick import backfill_parts
 from headwater.engine.tick.listener import Listener
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 from tests.serving.test_changes import OneTick
 
@@ -73,9 +74,9 @@ def entry(ws: hw.Workspace, view: str = "per_minute") -> Any:
 
 
 def one_tick(ws: hw.Workspace) -> None:
-    ws._views.listener = OneTick()
+    inspect_workspace(ws).on_progress(OneTick())
     ws.run()
-    ws._views.listener = Listener()
+    inspect_workspace(ws).on_progress(Listener())
 
 
 def test_late_rows_that_are_given_back_count_as_if_they_had_been_in_time(ws: hw.Workspace) -> None:

@@ -18,6 +18,7 @@ from headwater.core.settings import LogSettings
 from headwater.engine.tick.listener import Listener
 from headwater.engine.tick.tick_engine import TickReport
 from headwater.state.manifest import Manifest
+from headwater.testing import inspect_workspace
 from headwater.views.pacing import REST_MS_MAX, Auto, Every, Pace, pace_of
 from tests.raising import raises
 
@@ -157,7 +158,7 @@ def test_a_wrong_every_or_tick_rows_starts_nothing(tmp_path: Path) -> None:
             ws.start(every="often")
         with pytest.raises(UsageError, match="tick_rows is"):
             ws.start(tick_rows=0)
-        assert ws._views.engine() is None
+        assert inspect_workspace(ws).engine() is None
 
 
 class Until(Listener):
@@ -183,7 +184,7 @@ def test_an_engine_that_is_behind_does_not_rest(tmp_path: Path, spark: Any) -> N
         ws.sql("CREATE MATERIALIZED VIEW n AS SELECT count(*) AS n FROM t")
         for number in range(10):
             ws.topic("t").append([{"a": number}])
-        ws._views.listener = until = Until(10)
+        inspect_workspace(ws).on_progress(until := Until(10))
         with ws.start(every="1 hour", tick_rows=2):
             assert until.done.wait(60), "it rested for an hour"
         assert [size for size in until.sizes if size] == [2, 2, 2, 2, 2]

@@ -11,6 +11,7 @@ import pytest
 import headwater as hw
 from headwater.core.settings import LogSettings
 from headwater.sql.statements import QueryText
+from headwater.testing import inspect_workspace
 from headwater.views.private_copies import copied_by_query, copied_by_view
 
 pytestmark = pytest.mark.slow
@@ -180,13 +181,13 @@ def known(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Iterator[hw.W
 
 @pytest.mark.parametrize("query", PROVEN)
 def test_whose_values_a_column_has_is_proven_or_not_said(known: hw.Workspace, query: str) -> None:
-    catalog = known._views.tools().catalog
+    catalog = inspect_workspace(known).engine_context().catalog
     found = copied_by_query(known.log, catalog, QueryText(query))
     assert {one.column: one.by for one in found} == PROVEN[query]
 
 
 def test_it_is_proven_through_views(known: hw.Workspace) -> None:
-    views = known._views
+    views = inspect_workspace(known).views
     found = copied_by_view(known.log, views.tools().catalog, views.names.describe("passed"))
     assert [(one.column, one.by, one.subject) for one in found] == [("address", "who", "clicks.user")]
     query = QueryText("SELECT a.who, b.address FROM passed a JOIN passed b ON a.who = b.who")

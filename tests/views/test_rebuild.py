@@ -14,6 +14,7 @@ from headwater import Workspace
 from headwater.core.settings import LogSettings
 from headwater.engine.tick import backfill_parts
 from headwater.engine.tick.listener import Listener
+from headwater.testing import inspect_workspace
 from headwater.verify import shadow_comparison
 from tests.serving.test_changes import OneTick
 
@@ -37,9 +38,9 @@ def ws(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def one_tick(ws: Workspace) -> None:
-    ws._views.listener = OneTick()
+    inspect_workspace(ws).on_progress(OneTick())
     ws.run()
-    ws._views.listener = Listener()
+    inspect_workspace(ws).on_progress(Listener())
 
 
 def rows(ws: Workspace, view: str, as_of: int | None = None) -> list[dict[str, Any]]:
@@ -47,7 +48,7 @@ def rows(ws: Workspace, view: str, as_of: int | None = None) -> list[dict[str, A
 
 
 def incarnation(ws: Workspace, view: str) -> int:
-    latest = ws._views.store.latest()
+    latest = inspect_workspace(ws).manifest()
     assert latest is not None
     return latest.views[view].incarnation
 
@@ -69,7 +70,7 @@ def test_it_is_served_all_the_while_and_the_old_one_can_be_read_until_it_is_drop
     now = incarnation(ws, "sums"), incarnation(ws, "total")
     assert now[0] > before[0]
     assert now[1] > before[1]
-    latest = ws._views.store.latest()
+    latest = inspect_workspace(ws).manifest()
     assert latest is not None
     assert set(latest.views) == {"sums", "total"}
     assert ws.verify().ok
@@ -79,7 +80,7 @@ def test_it_is_served_all_the_while_and_the_old_one_can_be_read_until_it_is_drop
     for i in range(18):  # many more ticks than are kept, and one that collects
         ws.topic("t").append([{"k": 1, "v": i}])
         ws.run()
-    assert old in ws._views.store.ticks()
+    assert old in inspect_workspace(ws).ticks()
     assert rows(ws, "sums", as_of=old) == served
     assert ws.view("sums").drop_old() == old
     assert ws.view("sums").old is None
@@ -87,7 +88,7 @@ def test_it_is_served_all_the_while_and_the_old_one_can_be_read_until_it_is_drop
     for _ in range(17):
         ws.topic("t").append([{"k": 1, "v": 1}])
         ws.run()
-    assert old not in ws._views.store.ticks()
+    assert old not in inspect_workspace(ws).ticks()
     assert ws.verify().ok
 
 
@@ -131,16 +132,16 @@ def test_a_crash_at_any_step_leaves_one_version_in_place(ws: Workspace, spark: A
     ws.log.close()
     for step in range(12):
         with hw.open(path, spark=spark, settings=SETTINGS) as again:
-            ticks = again._views.store.ticks()
+            ticks = inspect_workspace(again).ticks()
             one_tick(again)
             assert rows(again, "total") == [{"x": 55}], step
-            latest = again._views.store.latest()
-            if ticks == again._views.store.ticks() or not latest or len(latest.views) == 2:
+            latest = inspect_workspace(again).manifest()
+            if ticks == inspect_workspace(again).ticks() or not latest or len(latest.views) == 2:
                 again.run()
             again.log.close()
     with hw.open(path, spark=spark, settings=SETTINGS) as again:
         again.run()
-        latest = again._views.store.latest()
+        latest = inspect_workspace(again).manifest()
         assert latest is not None
         assert set(latest.views) == {"sums", "total"}
         assert again.view("sums").old is not None
@@ -156,7 +157,7 @@ def test_an_engine_that_keeps_going_compares_it_and_switches(
         ws.view("sums").rebuild()
         for i in range(10):
             ws.topic("t").append([{"k": 0, "v": i}])
-        ws._views.reach(ws.topic("t").append([{"k": 0, "v": 0}]), 60_000)
+        inspect_workspace(ws).views.reach(ws.topic("t").append([{"k": 0, "v": 0}]), 60_000)
         ws.run()  # beside a running engine: until it has got there
         assert incarnation(ws, "sums") > before
         assert rows(ws, "total") == [{"x": 100}]

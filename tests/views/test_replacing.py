@@ -13,6 +13,7 @@ from headwater import Workspace
 from headwater.core.settings import LogSettings
 from headwater.engine.tick import backfill_parts
 from headwater.engine.tick.listener import Listener
+from headwater.testing import inspect_workspace
 from tests.raising import raises
 from tests.serving.test_changes import OneTick
 
@@ -36,9 +37,9 @@ def ws(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def one_tick(ws: Workspace) -> None:
-    ws._views.listener = OneTick()
+    inspect_workspace(ws).on_progress(OneTick())
     ws.run()
-    ws._views.listener = Listener()
+    inspect_workspace(ws).on_progress(Listener())
 
 
 def rows(ws: Workspace, view: str) -> list[dict[str, Any]]:
@@ -51,7 +52,7 @@ def test_the_old_one_goes_on_until_the_new_one_has_caught_up(ws: Workspace) -> N
     for i in range(14):
         ws.topic("t").append([{"k": 0, "v": 100 + i}])
         one_tick(ws)
-        latest = ws._views.store.latest()
+        latest = inspect_workspace(ws).manifest()
         assert latest is not None
         total = sum(r["x"] for r in rows(ws, "sums"))
         assert rows(ws, "total") == [{"x": total}], "views above agree at every tick"
@@ -63,7 +64,7 @@ def test_the_old_one_goes_on_until_the_new_one_has_caught_up(ws: Workspace) -> N
     assert not seen[0]
     assert seen[-1]
     assert seen == sorted(seen), "it switches once"
-    latest = ws._views.store.latest()
+    latest = inspect_workspace(ws).manifest()
     assert latest is not None
     assert set(latest.views) == {"sums", "total"}
 
@@ -159,7 +160,7 @@ def test_a_view_that_cannot_be_planned_stops_alone(ws: Workspace, monkeypatch: p
     assert ws.path is not None
     with monkeypatch.context() as patched:
         patched.setattr(Planner, "plan", failing)
-        with hw.open(ws.path, spark=ws._spark, settings=SETTINGS) as broken:
+        with hw.open(ws.path, spark=inspect_workspace(ws).spark, settings=SETTINGS) as broken:
             broken.topic("t").append([{"k": 1, "v": 1}])
             report = broken.run()
             assert report.stopped["sums"] == "this cannot be planned"
@@ -167,7 +168,7 @@ def test_a_view_that_cannot_be_planned_stops_alone(ws: Workspace, monkeypatch: p
             assert rows(broken, "other") == [{"n": 21}]
             with raises(hw.ViewUnavailableError, view="sums", status="stopped"):
                 broken.view("sums").read()
-    with hw.open(ws.path, spark=ws._spark, settings=SETTINGS) as mended:
+    with hw.open(ws.path, spark=inspect_workspace(ws).spark, settings=SETTINGS) as mended:
         mended.run()
         assert rows(mended, "total") == [{"x": 56}]
         assert mended.verify().ok

@@ -21,6 +21,7 @@ from headwater import Workspace
 from headwater.core.clock import ManualClock, parse_span_us
 from headwater.core.errors import QueryError, SchemaError, StatementError, UsageError, ViewNotFoundError
 from headwater.engine.tick import backfill_parts
+from headwater.testing import inspect_workspace
 from tests.engine.workers import SETTINGS, worker
 from tests.raising import raises
 
@@ -218,7 +219,7 @@ def test_its_matches_are_rows_like_any_others(ws: Workspace) -> None:
         CREATE MATERIALIZED VIEW hits AS SELECT owner, count(*) AS n FROM news GROUP BY owner;
         """
     )
-    assert ws._views.reports.keys("news") == [("query_id", "document_id")]
+    assert inspect_workspace(ws).views.reports.keys("news") == [("query_id", "document_id")]
     news = ws.standing("news")
     news.add("running", "running AND NOT jobs", owner="ann")
     ws.topic("articles").append([{"id": 1, "text": "Runs well"}, {"id": 2, "text": "Run a job"}])

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 import headwater as hw
+from headwater.testing import inspect_workspace
 from headwater.web.app import ROUTES
 from headwater.web.console.console_api import ROUTES as CONSOLE_ROUTES
 from headwater.web.server import beside
@@ -187,7 +188,9 @@ def test_every_route_answers_in_time_also_when_the_workspace_does_not(
         for name in ("topic", "topics", "entries", "partitions", "ends", "sequence", "append"):
             monkeypatch.setattr(ws.log, name, hang(getattr(ws.log, name)))
         for name in ("ticks", "latest", "manifest"):
-            monkeypatch.setattr(ws._views.store, name, hang(getattr(ws._views.store, name)))
+            monkeypatch.setattr(
+                inspect_workspace(ws).store, name, hang(getattr(inspect_workspace(ws).store, name))
+            )
         try:
             for method, path, options in places():
                 began = time.monotonic()

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.testing import inspect_workspace
 from headwater.web import tokens
 from headwater.web.console import console_data as data
 from headwater.web.console import console_live
@@ -86,7 +87,7 @@ def test_an_empty_workspace_has_an_empty_picture(ws: hw.Workspace) -> None:
         assert found(client, "graph")["nodes"] == []
         assert found(client, "ticks") == {"kept": 0, "ticks": []}
         assert found(client, "dead") == {"total": 0, "silent": {}, "letters": []}
-        sample = Sampler(client.app._here, TickHistory(ws._views.store)).take()
+        sample = Sampler(client.app._here, TickHistory(inspect_workspace(ws).store)).take()
         assert (sample["figures"], sample["tick"], sample["engine"]) == ({}, None, None)
 
 
@@ -165,7 +166,7 @@ def test_values_of_every_shape_are_sorted_searched_and_shown() -> None:
 def test_rates_are_those_of_the_last_seconds(ws: hw.Workspace, clock: Any) -> None:
     ws.sql(CLICKS)
     with client_of(ws) as client:
-        sampler = Sampler(client.app._here, TickHistory(ws._views.store))
+        sampler = Sampler(client.app._here, TickHistory(inspect_workspace(ws).store))
         assert sampler.take()["figures"]["topic:clicks"]["rate"] is None
         for seconds, rows, rate in ((1, 10, 10.0), (1, 30, 20.0), (10, 0, 0.0)):
             ws.topic("clicks").append([{"user": 1, "url": "/", "at": at(0)}] * rows)

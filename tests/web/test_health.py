@@ -16,6 +16,7 @@ import headwater as hw
 from headwater.core.clock import ManualClock
 from headwater.core.errors import HeadwaterError
 from headwater.state.ownership import claim
+from headwater.testing import inspect_workspace
 from tests.crash.script import ORDERS
 from tests.crash.workers import PATIENCE
 from tests.repo.tree import ROOT
@@ -48,7 +49,7 @@ def check_not_ready(client: AppClient, reason: str) -> None:
 def test_without_an_engine_it_is_ready_and_says_so(ws: hw.Workspace, clock: ManualClock) -> None:
     with client_of(ws) as client:
         assert client.get("/health/ready").json() == READY
-        with claim(ws._views.store.storage, clock):
+        with claim(inspect_workspace(ws).store.storage, clock):
             assert client.get("/health/ready").json() == RUNNING
             clock.advance("11 seconds")  # without a sign of life
             frozen = client.get("/health/ready")

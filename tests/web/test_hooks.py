@@ -28,7 +28,7 @@ from headwater.core.types import normalize_schema
 from headwater.log.embedded.embedded_log import EmbeddedLog
 from headwater.sources.webhook_source import WebhookSource
 from headwater.sql.parser import parse_columns
-from headwater.testing import Crash, FaultyStorage
+from headwater.testing import Crash, FaultyStorage, inspect_workspace
 from headwater.web.idempotency_keys import DELIVERIES, SCHEMA, IdempotencyKeys, key_of
 from headwater.web.ingest import DeliveryOrigin, Post, _Writing
 from headwater.web.request_bodies import Media
@@ -616,6 +616,6 @@ def test_a_secret_that_the_server_lacks_is_said_to_its_people_alone(
 
 def test_without_an_engine_a_run_does_not_wait_for_deliveries(ws: hw.Workspace) -> None:
     ws.sql(SHOP)
-    ws._outside.sources.catch_up(5)
-    ws._outside.sources.start()
-    assert ws._outside.sources.statuses() == {}
+    inspect_workspace(ws).sources.catch_up(5)
+    inspect_workspace(ws).sources.start()
+    assert inspect_workspace(ws).sources.statuses() == {}

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import headwater as hw
+from headwater.testing import inspect_workspace
 from headwater.web.idempotency_keys import SCHEMA, TOPIC, IdempotencyKeys
 from headwater.web.ingest import Post, _Writing
 from headwater.web.problems import Problem
@@ -175,7 +176,7 @@ def test_posts_of_streams_that_are_large_once_decoded_are_not_held_at_the_same_t
     """Sixty of them are a small group by the bytes that were sent."""
     ws.sql("CREATE TOPIC t (name STRING)")
     ws.topic(TOPIC, SCHEMA)
-    keys = IdempotencyKeys(ws.log, ws._clock, lambda: ws.log.topic(TOPIC))
+    keys = IdempotencyKeys(ws.log, inspect_workspace(ws).clock, lambda: ws.log.topic(TOPIC))
     monkeypatch.setattr("headwater.web.ingest.DECODED_BYTES_MAX", 4 << 20)
     body = hostile.stream(hostile.batch_of(name=pa.array(["x" * 1_000_000])), compression="zstd")
     posts = [Post(body, Media.ARROW, None) for _ in range(60)]

@@ -15,6 +15,7 @@ import pytest
 
 import headwater as hw
 from headwater.core.clock import from_us, timestamp
+from headwater.testing import inspect_workspace
 from headwater.web.server import beside
 from headwater.web.server_settings import ServerSettings
 from tests.repo.tree import ROOT
@@ -77,7 +78,7 @@ def test_a_view_is_read_whole_and_by_its_columns(shop: hw.Workspace, client: App
 
 def test_an_earlier_tick_is_read_by_its_number_or_time(shop: hw.Workspace, client: AppClient) -> None:
     assert by_country(client.get("/views/revenue?as_of=1")) == {"ch": 3, "at": 1, "it": 2}
-    moment = timestamp(from_us(shop._views.store.manifest(1).committed_at))
+    moment = timestamp(from_us(inspect_workspace(shop).manifest(1).committed_at))
     assert by_country(client.get(f"/views/revenue?as_of={moment}&country=at")) == {"at": 1}
     queried = client.post("/query", json={"query": "SELECT sum(revenue) AS s FROM revenue", "as_of": 1})
     assert queried.json() == {"tick": 1, "more": False, "rows": [{"s": 6}]}

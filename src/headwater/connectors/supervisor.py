@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -93,6 +93,11 @@ class Supervisor:
     def execute(self, statement: s.ConnectorStatement) -> pa.Table | None:
         """Run a statement about a source, a sink or an alert."""
         return self._handlers[type(statement)](statement)
+
+    @property
+    def statements(self) -> Collection[type]:
+        """The classes of statements that `execute` runs."""
+        return self._handlers.keys()
 
     # --- next to an engine -----------------------------------------------------------------------------------------
 

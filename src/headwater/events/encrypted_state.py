@@ -51,7 +51,9 @@ class StateEncryption:
     def encrypt(self, aggregate_id: str, data: bytes) -> bytes:
         """Return the encrypted bytes; ValueError if they may contain data of a forgotten subject."""
         (number,) = self._keys.of([aggregate_id])
-        made = None if self._forgotten_subjects.any_pending() else encrypt(data, number, self._keys, self._bound)
+        made = (
+            None if self._forgotten_subjects.any_pending() else encrypt(data, number, self._keys, self._bound)
+        )
         if made is None:
             raise ValueError("a subject was forgotten since the data was read")
         return made

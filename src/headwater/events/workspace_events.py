@@ -46,8 +46,8 @@ class EventSourcing(abc.ABC):
         """Return the view of that name."""
 
     @abc.abstractmethod
-    def _newest_tick(self) -> int:
-        """Return the last tick; 0 before the first."""
+    def newest_tick(self) -> int:
+        """Return the number of the newest tick; 0 before the first tick."""
 
     def store(self, aggregate: Aggregate[S, C, E], *, partitions: int | None = None) -> Store[S, C, E]:
         """Return the store of one kind of aggregate, which executes commands and loads states and histories. Its events are
@@ -93,7 +93,7 @@ class EventSourcing(abc.ABC):
 
         def declare(function: Callable[..., Any]) -> Reaction:
             feed = (
-                ViewFeed(self.log, self.view(to), name, since, self._newest_tick)
+                ViewFeed(self.log, self.view(to), name, since, self.newest_tick)
                 if isinstance(to, str)
                 else EventFeed(self.log, to, name, since, event_kinds(function, to))
             )

@@ -2,11 +2,12 @@
 
 No module here imports pytest.
 
-Called by tests; imports catalog, connectors, core, log, operators, sinks, sources, state.
+Called by tests; imports catalog, connectors, core, engine, log, operators, sinks, sources, state, views, workspace.
 
 In import order, bottom to top:
 
     contract/        `LogContract`: what every log backend must do
+    inspection       `inspect_workspace`: the ticks, engine and connectors of a workspace, for tests
     faults           `FaultyStorage`: crashes, power loss, I/O errors and bit flips on demand
     sinks/           `SinkContract`: what every sink target must do
     source_contract  `SourceContract`: what every source must do
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headwater.log.memory import MemoryLog
     from headwater.testing.contract import LogContract
     from headwater.testing.faults import Crash, FaultyStorage
+    from headwater.testing.inspection import WorkspaceInspection, inspect_workspace
     from headwater.testing.sinks import AppendContract, SinkContract
     from headwater.testing.source_contract import SourceContract
 
@@ -34,6 +36,8 @@ __all__ = [
     "MemoryLog",
     "SinkContract",
     "SourceContract",
+    "WorkspaceInspection",
+    "inspect_workspace",
 ]
 
 _HOMES = {
@@ -45,6 +49,8 @@ _HOMES = {
     "AppendContract": "headwater.testing.sinks",
     "SinkContract": "headwater.testing.sinks",
     "SourceContract": "headwater.testing.source_contract",
+    "WorkspaceInspection": "headwater.testing.inspection",
+    "inspect_workspace": "headwater.testing.inspection",
 }
 
 

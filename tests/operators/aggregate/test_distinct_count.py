@@ -159,3 +159,62 @@ def test_ticks_combined_or_not_give_what_one_tick_gives(
         combined.append(other.output)
     at_once = step(spec, (), (), delta([row for rows in ticks for row in rows])).output
     assert shown(one_by_one) == shown(combined) == shown([at_once])
+
+
+def answered(sketch: DistinctCount, found: dict[int, int]) -> int:
+    """The answer over registers by the definition: the mean bias of the six tabulated estimates that are nearest."""
+    count = sketch.registers
+    raw = 0.673 * count * count / (count - len(found) + sum(2.0**-zeros for zeros in found.values()))
+    nearest = sorted(range(len(sketch.estimates)), key=lambda at: (raw - sketch.estimates[at]) ** 2)[:6]
+    mean = sum(sketch.biases[at] for at in nearest) / len(nearest)
+    corrected = raw - mean if raw < 5 * count else raw
+    if unseen := count - len(found):
+        counted = count * math.log(count / unseen)
+        if counted <= sketch.threshold or raw <= 2.5 * count:
+            return math.floor(counted + 0.5)
+    return math.floor(corrected + 0.5)
+
+
+@given(
+    st.lists(st.integers(0, 2**64 - 1), max_size=400), st.lists(st.floats(-9, 9), min_size=30, max_size=30)
+)
+@settings(max_examples=200)
+def test_answers_are_corrected_by_the_bias_of_the_nearest_estimates(
+    hashes: list[int], biases: list[float]
+) -> None:
+    estimates = tuple(11.0 + 2.37 * at + (at % 7) / 10 for at in range(30))
+    sketch = DistinctCount(4, 10.0, estimates, tuple(biases))
+    ones, owners = np.ones(len(hashes), dtype=np.int64), np.zeros(len(hashes), dtype=np.int64)
+    states = sketch.collect(column(hashes), ones, owners, 1)
+    answer = sketch.finish(states)[0].as_py()
+    # a mean of floats in another order may round to the neighbour
+    assert abs(answer - answered(sketch, registers(hashes, 4))) <= (1 if len(set(hashes)) > 10 else 0)
+
+
+def test_registers_of_many_groups_are_merged_whether_they_are_few_or_all() -> None:
+    sketch, chance = plain(6), np.random.default_rng(5)
+    sizes = [0, 3, 500, 1, 700]
+    parts = [[hashed(chance.integers(0, 2**40, size)) for size in sizes] for _ in range(3)]
+    states = []
+    for part in parts:
+        owners = np.repeat(np.arange(len(sizes)), sizes)
+        states.append(
+            sketch.collect(
+                column(np.concatenate(part)), np.ones(len(owners), dtype=np.int64), owners, len(sizes)
+            )
+        )
+    cells = pa.concat_arrays([state[0] for state in states])
+    owners = np.tile(np.arange(len(sizes)), len(parts))
+    order = np.argsort(owners, kind="stable")
+    merged = sketch.merge([cells.take(pa.array(order))], owners[order], len(sizes))
+    for number, cell in enumerate(merged[0].to_pylist()):
+        every = [int(n) for part in parts for n in part[number].view(np.uint64)]
+        assert kept(sketch, cell or b"") == registers(every, 6)
+
+
+def test_a_sketch_says_its_bound_and_refuses_other_precisions() -> None:
+    assert "13 %" in plain(6).bound
+    assert repr(plain(6)) == "DistinctCount(precision=6)"
+    for precision in (3, 25):
+        with pytest.raises(ValueError):
+            plain(precision)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwater.operators.table import regroup as module
-from headwater.operators.table.regroup import SLICE_KEYS, regroup
+from headwater.operators.table.regroup import SLICE_KEYS, regroup, regroup_whole
 from headwater.operators.zset.runs import Run, merge
 from tests.operators.zsets import (
     KEYS,
@@ -110,3 +110,57 @@ def test_a_group_that_ends_has_no_result() -> None:
     nothing, _ = regroup([run], [0], delta([], kinds), evaluate, schema_of(OUTPUT))
     assert len(nothing) == 0
     assert nothing.rows.schema == schema_of(OUTPUT)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(histories())
+def test_the_group_of_all_rows_has_a_result_without_rows_too(hashing: str, history: Any) -> None:
+    kinds, given_batches, given_merges = history
+    # no row is ever removed before it is there: all are added, removed at once, and added again
+    added = [[(row, abs(weight)) for row, weight in changes] for changes in given_batches]
+    batches = [*added, [(row, -weight) for changes in added for row, weight in changes], *added]
+    merges = [*given_merges, False, *given_merges]
+    runs: list[Run] = []
+    every: list[tuple[Row, int]] = []
+
+    def size(rows: pa.RecordBatch) -> pa.RecordBatch:
+        return batch([(rows.num_rows,)], OUTPUT[:1])
+
+    shown: list[Row] = []
+    for changes, merged in zip(batches, merges, strict=True):
+        every += changes
+        result, run = regroup_whole(runs, delta(changes, kinds), size, schema_of(OUTPUT[:1]), first=not shown)
+        now = [(sum(weight for _, weight in present(every)),)]
+        assert counted(result) == count([*((row, -1) for row in shown), *((row, 1) for row in now)])
+        assert is_consolidated(result)
+        shown = now
+        runs.append(run)
+        if merged:
+            runs = [merge(runs, [])]
+
+
+def test_the_group_of_all_rows_is_evaluated_without_rows_only_where_it_is_empty() -> None:
+    kinds = [pa.int64(), pa.int64()]
+    asked: list[int] = []
+
+    def size(rows: pa.RecordBatch) -> pa.RecordBatch:
+        asked.append(rows.num_rows)
+        return batch([(rows.num_rows,)], OUTPUT[:1])
+
+    runs: list[Run] = []
+    steps = [[], [((1, 1), 2)], [((1, 1), -1)], [((1, 1), -1)], [((2, 2), 1)]]
+    results = []
+    for number, changes in enumerate(steps):
+        result, run = regroup_whole(
+            runs, delta(changes, kinds), size, schema_of(OUTPUT[:1]), first=not number
+        )
+        runs.append(run)
+        results.append((counted(result), asked.copy()))
+        asked.clear()
+    assert results == [
+        (Counter({(0,): 1}), [0]),
+        (Counter({(0,): -1, (2,): 1}), [2, 0]),
+        (Counter({(2,): -1, (1,): 1}), [2, 1]),
+        (Counter({(1,): -1, (0,): 1}), [1, 0]),
+        (Counter({(0,): -1, (1,): 1}), [1, 0]),
+    ]

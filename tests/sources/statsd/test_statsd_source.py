@@ -25,6 +25,7 @@ from headwater.sources.statsd import statsd_lines
 from headwater.sources.statsd import statsd_source as statsd
 from headwater.sources.statsd.statsd_source import StatsdSource
 from headwater.sources.statsd.udp_listener import UdpListener, bound
+from headwater.testing import inspect_workspace
 from headwater.testing.source_contract import SOURCE, Row, SourceContract
 from tests.raising import raises
 
@@ -92,7 +93,7 @@ def sender() -> Iterator[socket.socket]:
 
 def start(ws: hw.Workspace) -> tuple[str, int]:
     """Keep sources going as an engine does; where it listens."""
-    ws._outside.reconcile()
+    inspect_workspace(ws).reconcile_connectors()
     arrive(ws)
     found = re.search(r"listening at (.+):(\d+)", ws.source("app").status.state)
     assert found is not None
@@ -101,7 +102,7 @@ def start(ws: hw.Workspace) -> tuple[str, int]:
 
 def arrive(ws: hw.Workspace) -> None:
     """Wait until the log has all that was sent by now."""
-    ws._outside.sources.wait("app", SystemClock().now_us(), 30)
+    inspect_workspace(ws).sources.wait("app", SystemClock().now_us(), 30)
 
 
 def names(ws: hw.Workspace) -> list[str]:
@@ -141,15 +142,15 @@ def test_what_was_received_is_appended_before_it_stops_and_counts_go_on_after(
     where = start(ws)
     for number in range(100):
         sender.sendto(b"n%d:1|c\n?" % number, where)
-    ws._outside.stop_sources()
+    inspect_workspace(ws).supervisor.stop_sources()
     assert names(ws) == [f"n{number}" for number in range(100)]
     where = start(ws)
     sender.sendto(b"?", where)
     ws.sql("ALTER SOURCE app SET (every = '1 ms')")  # begins anew where it is
-    ws._outside.reconcile()
-    ws._outside.sources.start()
+    inspect_workspace(ws).reconcile_connectors()
+    inspect_workspace(ws).sources.start()
     arrive(ws)
-    counts = ws._outside.sources.facts()["app"]["counts"]
+    counts = inspect_workspace(ws).sources.facts()["app"]["counts"]
     assert counts["lines"] == 100
     assert counts["malformed"] == 101, "also of a batch that has nothing else"
 
@@ -162,8 +163,8 @@ def test_a_batch_is_one_append_of_so_many_rows_or_of_so_long(
     where = start(ws)
     for _ in range(50):
         sender.sendto(b"n:1|c", where)
-    before = ws._outside.sources.sequence("app")
-    ws._outside.sources.wait("app", before + 1, 30)
+    before = inspect_workspace(ws).sources.sequence("app")
+    inspect_workspace(ws).sources.wait("app", before + 1, 30)
     sequences = [
         s for b in ws.topic("stats").read("earliest", columns=["_sequence"]) for s in b.column(0).to_pylist()
     ]
@@ -241,8 +242,8 @@ def test_a_wrong_declaration_is_refused_and_leaves_nothing(
 
 def test_with_no_engine_there_is_nothing_to_catch_up_with(ws: hw.Workspace) -> None:
     ws.sql("CREATE SOURCE app FROM STATSD WITH (port = 0)")
-    ws._outside.sources.catch_up(5)
-    assert "app" not in ws._outside.sources.facts()
+    inspect_workspace(ws).sources.catch_up(5)
+    assert "app" not in inspect_workspace(ws).sources.facts()
 
 
 def test_it_binds_where_it_is_told(ws: hw.Workspace, sender: socket.socket) -> None:

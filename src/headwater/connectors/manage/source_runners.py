@@ -79,7 +79,7 @@ class SourceRunners:
         for entry in self._log.entries(SOURCE).values():
             running = self._running.get(entry.name)
             if running is not None and running[1].running:
-                running[1].wait(self._end(entry), timeout_s)
+                running[1].wait(self.end(entry), timeout_s)
                 continue
             if entry.document["kind"] in LISTENING:
                 continue
@@ -124,7 +124,7 @@ class SourceRunners:
 
     def _wait_elsewhere(self, entry: Entry, timeout_s: float) -> None:
         """Wait for another process, which runs the engine and with it the sources."""
-        end, deadline = self._end(entry), self._clock.steady_ms() + timeout_s * 1_000
+        end, deadline = self.end(entry), self._clock.steady_ms() + timeout_s * 1_000
         while self.sequence(entry.name) < end:
             if self._clock.steady_ms() > deadline:
                 raise too_slow(entry.name, timeout_s)
@@ -170,7 +170,8 @@ class SourceRunners:
         capture = Capture(self._log, made.name, source, define_topic, self._clock, made.generation)
         return capture
 
-    def _end(self, entry: Entry) -> int:
+    def end(self, entry: Entry) -> int:
+        """Return the position at which a source ends now, from the external system."""
         source = self._declared.open(self._declared.entries.read(entry))
         try:
             return source.end()

@@ -136,10 +136,8 @@ def _scanned(work: DividedStage, number: int) -> Iterator[pa.RecordBatch]:
             refused = str(error)
             break
     report = ScanReport(tuple((s, p, n) for (s, p), n in read.items()), refused)
-    rows = [[number % parts], [_REPORT], [0], [0], [number], [pickle.dumps(report)]]
-    yield pa.RecordBatch.from_arrays(
-        [pa.array(r, f.type) for r, f in zip(rows, _BLOBS, strict=True)], schema=_BLOBS
-    )
+    values = number % parts, _REPORT, 0, 0, number, pickle.dumps(report)
+    yield pa.RecordBatch.from_pylist([dict(zip(_BLOBS.names, values, strict=True))], schema=_BLOBS)
 
 
 def _from_log(root: str, piece: LogPiece) -> Delta:
@@ -192,9 +190,8 @@ def _blobs(pieces: Sequence[Delta], place: int, source: int, at: tuple[int, int]
         rows_max = max(1, BLOB_BYTES_MAX // (width + 8))
         for start in range(0, len(piece), rows_max):
             some = piece.slice(start, rows_max)
-            columns = [[part], [place], [source], [at[0]], [at[1] + start], [_encoded(some)]]
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, _BLOBS, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=_BLOBS)
+            values = part, place, source, at[0], at[1] + start, _encoded(some)
+            yield pa.RecordBatch.from_pylist([dict(zip(_BLOBS.names, values, strict=True))], schema=_BLOBS)
 
 
 def _encoded(change: Delta) -> bytes:

@@ -120,11 +120,16 @@ class Notifier:
             return self._counts[path]
 
     def wait(self, path: str, count: int, timeout_ms: float) -> None:
-        """Return when the count of `path` is no longer `count`, or at the timeout."""
+        """Return when the count of `path` is no longer `count`, or at the timeout; sooner where files are polled."""
         with self._changed:
-            if self._polling:
+            polled = self._polling
+            if polled:
                 timeout_ms = min(timeout_ms, POLL_MS)
-            self._changed.wait_for(lambda: self._closed or self._counts.get(path) != count, timeout_ms / 1e3)
+            self._changed.wait_for(
+                # the watcher may fail during the wait
+                lambda: self._closed or self._polling != polled or self._counts.get(path) != count,
+                timeout_ms / 1e3,
+            )
 
     def close(self) -> None:
         """Wake every waiting thread and end the watching thread, which closes its files."""
