@@ -10,6 +10,7 @@ In import order, bottom to top:
     statement_options  options of topics, views and standing queries
     source_options     options of sources, by kind
     sink_options       options of sinks and of the notifications of alerts, by kind
+    system_relations   columns and topics that Headwater adds, with their meanings
     dropped_columns    columns that a captured table no longer has
     time_options       event-time options of a topic: watermark column, lateness, device clocks
     rules              validation of a topic definition, at creation and at every change

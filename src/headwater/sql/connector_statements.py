@@ -140,7 +140,7 @@ class ShowAlerts:
 @dataclass(frozen=True)
 class AlterSource:
     """Snapshot a table or a part of it beside the stream, pause and resume such snapshots, or capture a table or the
-    whole source from the beginning. The condition is in the SQL of the source. See `SetSource`.
+    whole source from the beginning. The condition is in the SQL of the source.
 
     Syntax::
 

@@ -95,8 +95,6 @@ class CreateTopic:
 @dataclass(frozen=True)
 class QueryText:
     """Answer a query over topics and views, all of them as of one tick. The query is Spark SQL in ANSI mode and UTC.
-    The text is kept exactly as written: it begins at `start` of the whole text, `source`, so that an error about
-    characters a..b of `text` is shown in `source` at start + a..start + b.
 
     Syntax::
 
@@ -108,7 +106,9 @@ class QueryText:
     """
 
     text: str
+    """The query exactly as written. It is not parsed here: an error about characters a..b is shown in `source` at start + a..start + b."""
     start: int = field(default=0, compare=False)
+    """Where the text begins in `source`, the text of all statements."""
     source: str = field(default="", compare=False, repr=False)
 
 
