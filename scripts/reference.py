@@ -229,7 +229,8 @@ def option_rows(options: Iterable[Any], *, alter: bool) -> Iterator[tuple[str, .
     """Yield the rows of a table of options."""
     for option in options:
         changed = (("yes" if option.settable else ""),) if alter else ()
-        default = option_default(option.default)
+        is_choice = option.type.startswith("'") and f"'{option.default}'" in option.type
+        default = code(option.default) if is_choice else option_default(option.default)
         yield (code(option.name), option_type(option.type), default, *changed, option.meaning)
 
 

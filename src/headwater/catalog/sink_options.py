@@ -3,6 +3,8 @@ it writes to."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headwater.catalog.options import REQUIRED, Option
 
 _KEY = Option(
@@ -192,9 +194,12 @@ PYTHON = (
 
 NOTIFY_WEBHOOK = (
     Option("url", "text", REQUIRED, "URL that notices are posted to.", settable=True),
-    _SECRET,
-    _PREVIOUS_SECRET,
-    _TOKEN,
+    replace(_SECRET, meaning="Secret that signs requests, as in Standard Webhooks, only as `env('NAME')`."),
+    replace(
+        _PREVIOUS_SECRET,
+        meaning="Second secret that requests are also signed with, while the receiver changes from it, only as `env('NAME')`.",
+    ),
+    replace(_TOKEN, meaning="Bearer token of the header `Authorization`, only as `env('NAME')`."),
     _TIMEOUT,
 )
 NOTIFY_EMAIL = (

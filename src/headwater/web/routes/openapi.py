@@ -94,7 +94,10 @@ PATHS: dict[str, Plain] = {
                 _parameter("on_gap", "where records were removed: fail, earliest or latest"),
                 _parameter("Last-Event-ID", "goes on after the event with this id", "header"),
             ],
-            "responses": {**_rows("records, with `next` to go on from"), **_problems(404, 406, 410, 429, 504)},
+            "responses": {
+                **_rows("records, with `next` to go on from"),
+                **_problems(404, 406, 410, 429, 504),
+            },
         },
     },
     "/hooks/{hook}": {
@@ -185,7 +188,10 @@ PATHS: dict[str, Plain] = {
     "/metrics": {
         "get": {
             "summary": "Figures for Prometheus",
-            "responses": {"200": {"description": "text", "content": {"text/plain": {}}}, **_problems(429, 504)},
+            "responses": {
+                "200": {"description": "text", "content": {"text/plain": {}}},
+                **_problems(429, 504),
+            },
         }
     },
     "/health": {
