@@ -255,7 +255,10 @@ def options_page() -> Page:
     with_alter = ("option", "type", "default", "ALTER", "meaning")
     without = ("option", "type", "default", "meaning")
     page.heading("Topics")
-    page.say("Of `CREATE TOPIC`, and of `ws.topic(name, schema, ...)` as keywords: [the log](../log.md).")
+    page.say(
+        "Of `CREATE TOPIC`, and of `ws.topic(name, schema, ...)` as keywords: [the log](../log.md). `ws.topic` takes `key`, `time` with "
+        "`lateness`, and `private` besides, for PRIMARY KEY, WATERMARK FOR and PRIVATE BY."
+    )
     page.table(with_alter, option_rows(statement_options.TOPIC, alter=True))
     page.heading("Views")
     page.say(
@@ -707,6 +710,16 @@ _PYTHON = (
 """Classes whose public members the page of Python lists, and where a program gets them."""
 
 
+_INTERNAL: Mapping[str, frozenset[str]] = {
+    "Cursor": frozenset({"pending_move", "committed", "refused"}),
+    "GroupMember": frozenset({"pending_move", "committed", "refused"}),
+    "Message": frozenset({"note", "place", "lease", "queue_name"}),
+    "RunReport": frozenset({"and_then"}),
+    "Worker": frozenset({"stop_soon", "end"}),
+}
+"""Public members that other modules of the package use, and programs do not."""
+
+
 def python_classes() -> Iterator[tuple[str, type, str]]:
     """Yield the classes of the Python page."""
     from importlib import import_module
@@ -795,6 +808,8 @@ def python_page() -> Page:
         if dataclasses.is_dataclass(kind) and (rows := list(described_fields(kind))):
             page.table(("field", "type", "meaning"), rows)
         for member_name, member in members(kind):
+            if member_name in _INTERNAL.get(name, ()):
+                continue
             page.heading(f"{name}.{member_name}", 3)
             page.code(signature(member_name, member), "text")
             _paragraphs(page, f"{name}.{member_name}", member_doc(member))
