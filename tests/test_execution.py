@@ -11,7 +11,7 @@ from headwater.sql import statements as s
 
 
 def test_every_statement_is_run_by_the_workspace_or_by_the_supervisor(tmp_path: Path) -> None:
-    outside = set(get_args(s.Outside))
+    outside = set(get_args(s.ConnectorStatement))
     with hw.open(tmp_path / "ws") as ws:
         handled = set(ws._outside._handlers)
     assert handled == outside

@@ -70,7 +70,7 @@ def execute(
     outside: Callable[[], Supervisor],
 ) -> pa.Table | None:
     """Run one statement; SHOW, DESCRIBE, EXPLAIN and queries return a table, others None."""
-    if isinstance(statement, s.Outside):
+    if isinstance(statement, s.ConnectorStatement):
         return outside().execute(statement)
     try:
         return _HANDLERS[type(statement)](ExecutionContext(log, clock, views, outside), statement)

@@ -90,7 +90,7 @@ class Supervisor:
             s.ShowSources: lambda _: self._show_sources(),
         }
 
-    def execute(self, statement: s.Outside) -> pa.Table | None:
+    def execute(self, statement: s.ConnectorStatement) -> pa.Table | None:
         """Run a statement about a source, a sink or an alert."""
         return self._handlers[type(statement)](statement)
 

@@ -257,7 +257,7 @@ class ShowSinks:
 Alerting = CreateAlert | CreateDefaultAlerts | SetAlert | DropAlert | ShowAlerts
 """Statements about alerts."""
 
-Outside = (
+ConnectorStatement = (
     CreateSource
     | CreateSink
     | AlterSource

@@ -18,6 +18,7 @@ from headwater.catalog.view_definitions import ViewDefinition, define_view
 from headwater.core.clock import Microseconds
 from headwater.sql.connector_statements import Alerting as Alerting
 from headwater.sql.connector_statements import AlterSource as AlterSource
+from headwater.sql.connector_statements import ConnectorStatement as ConnectorStatement
 from headwater.sql.connector_statements import CreateAlert as CreateAlert
 from headwater.sql.connector_statements import CreateDefaultAlerts as CreateDefaultAlerts
 from headwater.sql.connector_statements import CreateSink as CreateSink
@@ -25,7 +26,6 @@ from headwater.sql.connector_statements import CreateSource as CreateSource
 from headwater.sql.connector_statements import DropAlert as DropAlert
 from headwater.sql.connector_statements import DropSink as DropSink
 from headwater.sql.connector_statements import DropSource as DropSource
-from headwater.sql.connector_statements import Outside as Outside
 from headwater.sql.connector_statements import SetAlert as SetAlert
 from headwater.sql.connector_statements import SetSink as SetSink
 from headwater.sql.connector_statements import SetSource as SetSource
@@ -431,7 +431,7 @@ Statement = (
     | CreateTopicAs
     | CreateView
     | DropView
-    | Outside
+    | ConnectorStatement
     | QueryText
     | AddColumn
     | WidenColumn
