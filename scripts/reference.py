@@ -653,7 +653,7 @@ def columns_page() -> Page:
     """Return the page of metadata columns and system topics."""
     from headwater.catalog.system_relations import (
         DERIVED_TOPICS,
-        METADATA_COLUMNS,
+        DESCRIBED_COLUMNS,
         OPS,
         WORKSPACE_TOPICS,
     )
@@ -664,7 +664,7 @@ def columns_page() -> Page:
         "name, and are no part of `*`. A name in angle brackets is yours.",
     )
     page.heading("Metadata columns")
-    rows = ((code(c.name), c.type, c.on, c.meaning) for c in METADATA_COLUMNS)
+    rows = ((code(c.name), c.type, c.on, c.meaning) for c in DESCRIBED_COLUMNS)
     page.table(("column", "type", "of", "meaning"), rows)
     page.heading("Values of _op")
     page.table(("value", "meaning"), ((code(op), meaning) for op, meaning in OPS.items()))

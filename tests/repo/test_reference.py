@@ -27,7 +27,7 @@ from headwater.catalog.connector_kinds import MODES, SINK_KINDS, SOURCE_KINDS
 from headwater.catalog.options import REQUIRED, Option
 from headwater.catalog.system_relations import (
     DERIVED_TOPICS,
-    METADATA_COLUMNS,
+    DESCRIBED_COLUMNS,
     OPS,
     WORKSPACE_TOPICS,
 )
@@ -267,13 +267,14 @@ def test_routes_name_the_problems_that_they_can_answer() -> None:
 
 
 def test_the_arguments_of_a_command_are_in_its_help() -> None:
+    """Unless the argument is shown under a name of its own, such as TOKEN, that says what it is."""
     wrong = []
     for path, command in reference.commands():
         for parameter in command.params:
-            if isinstance(parameter, click.Argument):
-                words = re.findall(r"[A-Z]+", parameter.human_readable_name)
-                if not all(re.search(rf"\b{word}", command.help or "") for word in words if word != "TOKEN"):
-                    wrong.append(f"{path} {parameter.human_readable_name}")
+            if isinstance(parameter, click.Argument) and parameter.metavar is None:
+                name = (parameter.name or "").upper()
+                if not re.search(rf"\b{name}", command.help or ""):
+                    wrong.append(f"{path} {name}")
     assert wrong == []
 
 
@@ -282,10 +283,10 @@ def test_metadata_columns_have_the_types_of_the_code() -> None:
     from headwater.sinks.base.target import TICK, WEIGHT
 
     known = TABLES["Metadata columns"]()
-    assert {column.name for column in METADATA_COLUMNS} == {
+    assert {column.name for column in DESCRIBED_COLUMNS} == {
         name for names in known.values() for name in names
     }  # type: ignore[union-attr]
-    declared = {(column.name, column.type) for column in METADATA_COLUMNS}
+    declared = {(column.name, column.type) for column in DESCRIBED_COLUMNS}
     for field in (*READABLE, *definitions.CAPTURED, *VERSIONED, *time_options.STORED, WEIGHT, TICK):
         assert (field.name, format_type(field.type)) in declared
     assert set(OPS) == set(TABLES["Texts of `_op`"]())

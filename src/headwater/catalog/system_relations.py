@@ -20,7 +20,7 @@ class MetadataColumn:
     meaning: str
 
 
-METADATA_COLUMNS = (
+DESCRIBED_COLUMNS = (
     MetadataColumn("_partition", "INT", "every topic", "Partition of the record."),
     MetadataColumn(
         "_offset", "BIGINT", "every topic", "Offset of the record in its partition; it never changes."

@@ -207,7 +207,7 @@ def drop(
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Drop dead letters for good: each LETTER is no longer listed, and is counted as dropped."""
+    """Drop dead letters for good: they are no longer listed, and are counted as dropped."""
     with session.open() as ws:
         dropped = ws.dead().drop(list(letters) or None, of=owner, by=by, reason=reason)
     if as_json:
@@ -235,7 +235,7 @@ def replay(
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Replay the row of each LETTER to the source, view, sink or queue that rejected it: after an edit, or after a fix of the target.
+    """Replay rows to the source, view, sink or queue that rejected them: after an edit, or after a fix of the target.
 
     A row is applied once, however often you replay it. Exit status 1 if some row is still rejected.
     """

@@ -158,7 +158,7 @@ def show(session: CommandSession, name: str, as_json: bool) -> None:
     default=10,
     show_default=True,
     metavar="N",
-    help="Maximum number of messages.",
+    help="At most N messages.",
 )
 @json_option
 @pass_session
@@ -179,7 +179,7 @@ def peek(session: CommandSession, name: str, count: int, as_json: bool) -> None:
     default=1,
     show_default=True,
     metavar="N",
-    help="Maximum number of messages.",
+    help="At most N messages.",
 )
 @click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="Wait so long for the first.")
 @click.option("--lease", metavar="SPAN", help="Hold them for so long.")
@@ -276,12 +276,7 @@ def extend(session: CommandSession, name: str, tokens: Sequence[str], worker: st
 @click.option("--previous-secret", metavar="VARIABLE", help="With the one before it, while it is rotated.")
 @click.option("--token", metavar="VARIABLE", help="With the bearer token that is sent.")
 @click.option(
-    "--threads",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Number of threads that post.",
+    "--threads", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Requests at a time."
 )
 @click.option("--timeout", metavar="SPAN", help="For the whole answer to a request. Default: 10 seconds.")
 @click.option("--idle", type=float, metavar="SECONDS", help="End once nothing has come for so long.")
