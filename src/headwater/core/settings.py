@@ -80,6 +80,11 @@ ENVIRONMENT = (
         "Object that wraps the master key of private columns, as `module:name`, with `wrap(bytes)` and `unwrap(bytes)`.",
     ),
     EnvironmentVariable(
+        "HEADWATER_MEMORY",
+        "a quarter of the memory of the machine, or of the limit of the container",
+        "Memory that a tick may use for its rows, such as `4 GB`.",
+    ),
+    EnvironmentVariable(
         "HEADWATER_PLACEMENT",
         "auto",
         "Where steps of ticks run: `driver`, in the process of the engine; `tasks`, in tasks of Spark; `auto`, by size on a cluster.",
