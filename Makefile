@@ -1,6 +1,6 @@
 # Every target does its own set-up: see scripts/environment. GNU make 3.81 (macOS) is enough.
 .DEFAULT_GOAL := help
-.PHONY: help test check coverage fix demo demo-live demo-log screenshots bench test-long docs java lock clean env-demo env-dev env-docs env-runtime lint types imports
+.PHONY: help test check coverage fix demo demo-live demo-log screenshots bench test-long reference docs java lock clean env-demo env-dev env-docs env-runtime lint types imports
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
@@ -40,6 +40,9 @@ bench: env-dev ## measure, and print the table
 
 screenshots: env-dev ## take the pictures of the console for the documentation
 	$(BIN)/python scripts/screenshots.py
+
+reference: env-dev ## write docs/reference from the code
+	$(BIN)/python scripts/reference.py
 
 docs: env-docs ## build the documentation site in build/site; broken links fail
 	@$(BIN)/python scripts/docs_site.py

@@ -43,6 +43,23 @@ STATUSES = ("live", "backfilling", "stopped")
 RECENT_US: Microseconds = 300_000_000
 """Period that the 'recent' metrics cover. Ticks are kept for this long."""
 OUTCOMES = ("used", "diverted", "dropped", "failed")
+LABELS: Mapping[str, str] = {
+    "by": "where datagrams were lost: `kernel` or `source`",
+    "cursor": "name of a cursor or consumer group",
+    "kind": "kind of the component, or of the sink",
+    "name": "name of the component",
+    "outcome": "what happened to the rows, as the metric says",
+    "owner": "name of the source, view, sink or queue",
+    "phase": "phase of a tick",
+    "queue": "name of a queue",
+    "sink": "name of a sink",
+    "source": "name of a source",
+    "status": "state of the component, or status of the view",
+    "topic": "name of a topic",
+    "version": "version of Headwater",
+    "view": "name of a view",
+}
+"""Meaning of each label."""
 
 
 def exposition(families: Iterable[Metric]) -> str:
@@ -76,7 +93,12 @@ class CollectedMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family once."""
-        yield _gauge("headwater_info", "1, with the version as a label.", ("version",), {(__version__,): 1})
+        yield _gauge(
+            "headwater_info",
+            "Always 1; the label is the version of Headwater.",
+            ("version",),
+            {(__version__,): 1},
+        )
         manifest = self._views.store.latest()
         yield from self._healths()
         yield from self._topics()
@@ -87,16 +109,22 @@ class CollectedMetrics:
         yield from self._sinks()
         yield from self._queues()
         waiting: Mapping[Any, float] = self._supervisor.open_letters()
-        yield _gauge("headwater_dead_letters", "Dead letters that are open.", ("kind", "owner"), waiting)
+        yield _gauge(
+            "headwater_dead_letters",
+            "Open dead letters of a source, view, sink or queue.",
+            ("kind", "owner"),
+            waiting,
+        )
         left_out = {(one.kind, one.name, one.outcome): one.rows for one in self._supervisor.rejected()}
         yield _counter(
             "headwater_rejected_rows",
-            "Rows that were rejected, diverted, late or dropped.",
+            "Rows that a source, view, sink or queue left out: rejected (only counted), diverted (kept as dead letters), "
+            "late (in <view>.late) or dropped (not kept).",
             ("kind", "owner", "outcome"),
             left_out,
         )
         free = {} if self._free_bytes is None else {(): self._free_bytes}
-        yield _gauge("headwater_disk_free_bytes", "Space left on the workspace's disk.", (), free)
+        yield _gauge("headwater_disk_free_bytes", "Free space on the disk of the workspace.", (), free)
 
     def _seconds_since(self, moment: Microseconds) -> float:
         return max(0, self._now - moment) / 1e6
@@ -108,7 +136,7 @@ class CollectedMetrics:
     def _healths(self) -> Iterator[Metric]:
         """Yield the health of every component, as `headwater status` shows it."""
         healthy = {(): int(self._health.healthy)}
-        yield _gauge("headwater_healthy", "Whether no component is unhealthy.", (), healthy)
+        yield _gauge("headwater_healthy", "1 if no component is unhealthy, else 0.", (), healthy)
         status = {
             (one.kind, one.name, state): int(state == one.state)
             for one in self._health.components
@@ -116,7 +144,7 @@ class CollectedMetrics:
         }
         yield _gauge(
             "headwater_component_status",
-            "1 for the state that a component is in.",
+            "1 for the state that a component is in, 0 for its other states.",
             ("kind", "name", "status"),
             status,
         )
@@ -141,12 +169,14 @@ class CollectedMetrics:
             if known and len(known) == len(reached):
                 delay[name,] = self._seconds_since(min(known))
         of = ("topic",)
-        yield _counter("headwater_topic_appended_rows", "Rows ever appended to a topic.", of, appended)
-        yield _gauge("headwater_topic_rows", "Rows that a topic holds.", of, rows)
-        yield _gauge("headwater_topic_bytes", "Bytes of a topic on disk.", of, size)
+        yield _counter(
+            "headwater_topic_appended_rows", "Rows appended to a topic since it was created.", of, appended
+        )
+        yield _gauge("headwater_topic_rows", "Rows that a topic holds now.", of, rows)
+        yield _gauge("headwater_topic_bytes", "Bytes of a topic on disk now.", of, size)
         yield _gauge(
             "headwater_topic_watermark_delay_seconds",
-            "How far a topic's watermark is behind the clock.",
+            "How far the watermark of a topic is behind the clock.",
             of,
             delay,
         )
@@ -160,20 +190,31 @@ class CollectedMetrics:
             rows[at], seconds[at], lost[at] = lag.rows, lag.seconds, lag.missed
         of = ("topic", "cursor")
         yield _gauge("headwater_cursor_lag_rows", "Rows that a cursor has not read.", of, rows)
-        yield _gauge("headwater_cursor_lag_seconds", "Age of the first row it has not read.", of, seconds)
-        yield _gauge("headwater_cursor_missed_rows", "Rows removed before it came to them.", of, lost)
+        yield _gauge(
+            "headwater_cursor_lag_seconds", "Age of the first row that a cursor has not read.", of, seconds
+        )
+        yield _gauge(
+            "headwater_cursor_missed_rows", "Rows that retention removed before a cursor read them.", of, lost
+        )
 
     # --- ticks and views -------------------------------------------------------------------------------------------
 
     def _ticks(self, manifest: Manifest | None) -> Iterator[Metric]:
         running = {(): int(self._health.engine.state == "running")}
-        yield _gauge("headwater_engine_running", "Whether an engine runs on the workspace.", (), running)
+        yield _gauge(
+            "headwater_engine_running",
+            "1 while an engine runs on the workspace, in any process.",
+            (),
+            running,
+        )
         tick = {} if manifest is None else {(): manifest.tick}
-        yield _gauge("headwater_tick", "The number of the newest tick.", (), tick)
+        yield _gauge("headwater_tick", "Number of the newest tick.", (), tick)
         age = {} if manifest is None else {(): self._seconds_since(manifest.committed_at)}
-        yield _gauge("headwater_tick_age_seconds", "Age of the newest tick.", (), age)
+        yield _gauge("headwater_tick_age_seconds", "Time since the newest tick was committed.", (), age)
         kept = {} if manifest is None else {(): len(self._views.store.ticks())}
-        yield _gauge("headwater_ticks_kept", "Ticks that are kept.", (), kept)
+        yield _gauge(
+            "headwater_ticks_kept", "Number of ticks that can be read without being recomputed.", (), kept
+        )
         totals = figures_of(manifest)
         durations = HistogramMetricFamily("headwater_tick_seconds", "Duration of ticks.")
         bounds = [*map(str, BOUNDS_S), "+Inf"]
@@ -181,45 +222,66 @@ class CollectedMetrics:
         durations.add_metric([], list(zip(bounds, counts, strict=True)), totals.seconds)
         yield durations
         phases = {(name,): seconds for name, seconds in totals.phases.items()}
-        yield _counter("headwater_tick_phase_seconds", "Seconds of ticks by phase.", ("phase",), phases)
-        yield _counter("headwater_tick_rows", "Rows of the log that ticks have read.", (), {(): totals.rows})
+        yield _counter(
+            "headwater_tick_phase_seconds",
+            "Time that ticks spent in each phase: plan, read, compute, write, merge, commit, tidy.",
+            ("phase",),
+            phases,
+        )
+        yield _counter(
+            "headwater_tick_rows",
+            "Rows of the log read by ticks, each once in a tick however many views read it.",
+            (),
+            {(): totals.rows},
+        )
         held = () if manifest is None else manifest.arrangements.values()
         size = {} if manifest is None else {(): sum(ref.length for refs in held for ref in refs)}
-        yield _gauge("headwater_state_bytes", "Bytes of state of the newest tick.", (), size)
+        yield _gauge("headwater_state_bytes", "Bytes of state that the newest tick refers to.", (), size)
 
     def _of_views(self, manifest: Manifest | None) -> Iterator[Metric]:
         found = standings(self._log, manifest)
         of = ("view",)
         status = {(v.view, s): int(v.status == s) for v in found for s in STATUSES}
-        yield _gauge("headwater_view_status", "1 for the status that a view has.", ("view", "status"), status)
+        yield _gauge(
+            "headwater_view_status",
+            "1 for the status that a view has (live, backfilling or stopped), 0 for the others.",
+            ("view", "status"),
+            status,
+        )
         behind = {(v.view,): v.behind_rows for v in found}
         yield _gauge("headwater_view_lag_rows", "Rows of the log that a view has not read.", of, behind)
         ended = {(v.view, outcome): v.ledger[outcome] for v in found for outcome in OUTCOMES}
         yield _counter(
-            "headwater_view_input_rows", "Rows that a view has read, by outcome.", ("view", "outcome"), ended
+            "headwater_view_input_rows",
+            "Rows that a view has read, by outcome: used, diverted, dropped or failed.",
+            ("view", "outcome"),
+            ended,
         )
         delay = {(v.view,): self._delay(v) for v in found if v.watermark is not None}
         yield _gauge(
             "headwater_view_watermark_delay_seconds",
-            "How far a view's watermark is behind the clock.",
+            "How far the watermark of a view is behind the clock, for views that depend on one.",
             of,
             delay,
         )
         share = {(v.view,): v.ledger["dropped"] / v.ledger["read"] for v in found if v.ledger["read"]}
         yield _gauge(
-            "headwater_view_dropped_share", "Share of the rows read by a view that it dropped.", of, share
+            "headwater_view_dropped_share",
+            "Share of the rows read by a view that it dropped because they were late.",
+            of,
+            share,
         )
         recent = {(v.view,): self._recent_share(v, manifest, "dropped") for v in found if v.ledger["read"]}
         yield _gauge(
             "headwater_view_recent_dropped_share",
-            "Share of the rows read by a view in the last five minutes that it dropped.",
+            "Share of the rows read by a view in the last five minutes that it dropped because they were late.",
             of,
             recent,
         )
         late = {(v.view,): self._recent_share(v, manifest, "diverted") for v in found if v.ledger["read"]}
         yield _gauge(
             "headwater_view_recent_late_share",
-            "Share of the rows read by a view in the last five minutes that were late and are in <view>.late.",
+            "Share of the rows read by a view in the last five minutes that were late and went to <view>.late.",
             of,
             late,
         )
@@ -262,15 +324,12 @@ class CollectedMetrics:
             return {(s,): float(f[what]) for s, f in facts.items() if f.get(what) is not None}
 
         up = {(s,): self._is_up("source", s) for s in known}
-        yield _gauge("headwater_source_up", "Whether a source is running.", of, up)
+        yield _gauge("headwater_source_up", "1 while a source is captured.", of, up)
         yield _counter(
-            "headwater_source_rows", "Rows captured since the source was started.", of, each("rows")
+            "headwater_source_rows", "Rows that a source has appended since it was started.", of, each("rows")
         )
         yield _counter(
-            "headwater_source_commits",
-            "Commits to the log since the source was started.",
-            of,
-            each("commits"),
+            "headwater_source_commits", "Commits of a source since it was started.", of, each("commits")
         )
         age = {
             (s,): self._seconds_since(f["committed_at"])
@@ -278,16 +337,24 @@ class CollectedMetrics:
             if f.get("committed_at") is not None
         }
         yield _gauge(
-            "headwater_source_last_commit_age_seconds", "Age of the last commit of a source.", of, age
+            "headwater_source_last_commit_age_seconds", "Time since the last commit of a source.", of, age
         )
         retained, behind = each("retained_bytes"), each("behind_bytes")
         yield _gauge(
-            "headwater_source_retained_wal_bytes", "WAL that the server keeps for its slot.", of, retained
+            "headwater_source_retained_wal_bytes",
+            "Bytes of WAL that the Postgres server retains for the replication slot of a source.",
+            of,
+            retained,
         )
-        yield _gauge("headwater_source_unconfirmed_wal_bytes", "WAL not yet in the log.", of, behind)
+        yield _gauge(
+            "headwater_source_unconfirmed_wal_bytes", "Bytes of WAL that are not in the log yet.", of, behind
+        )
         over = each("over_budget")
         yield _gauge(
-            "headwater_source_over_wal_budget", "Whether the slot retains more WAL than its budget.", of, over
+            "headwater_source_over_wal_budget",
+            "1 if more WAL is retained for a source than max_wal.",
+            of,
+            over,
         )
         yield from self._sent_to(known, facts)
         yield _gauge(
@@ -297,7 +364,12 @@ class CollectedMetrics:
             each("recent_rejected"),
         )
         stopped = {(s,): len(f["stopped_tables"]) for s, f in facts.items()}
-        yield _gauge("headwater_source_stopped_tables", "Tables no longer captured.", of, stopped)
+        yield _gauge(
+            "headwater_source_stopped_tables",
+            "Number of tables of a source that are no longer captured.",
+            of,
+            stopped,
+        )
 
     def _sent_to(
         self, known: Mapping[str, SourceDefinition], facts: Mapping[str, Mapping[str, Any]]
@@ -310,20 +382,28 @@ class CollectedMetrics:
         delivered = {(s, outcome): n for s, c in each("webhook").items() for outcome, n in c.items()}
         yield _counter(
             "headwater_source_deliveries",
-            "Deliveries to a webhook since the server was started, by outcome.",
+            "Deliveries to a webhook source since the server was started, by outcome: taken, repeated, unsigned, stale, "
+            "malformed, too-large or failed.",
             ("source", "outcome"),
             delivered,
         )
         stats = each("statsd")
         packets = {(s,): c["packets"] for s, c in stats.items() if "packets" in c}
-        yield _counter("headwater_source_packets", "Datagrams received.", ("source",), packets)
+        yield _counter(
+            "headwater_source_packets", "Datagrams that a StatsD source has received.", ("source",), packets
+        )
         lines = {
             (s, outcome): c[what]
             for s, c in stats.items()
             for what, outcome in (("lines", "taken"), ("malformed", "malformed"))
             if what in c
         }
-        yield _counter("headwater_source_lines", "Lines of datagrams.", ("source", "outcome"), lines)
+        yield _counter(
+            "headwater_source_lines",
+            "Lines that a StatsD source has received, by outcome: taken or malformed.",
+            ("source", "outcome"),
+            lines,
+        )
         dropped = {
             (s, by): c[f"dropped_{what}"]
             for s, c in stats.items()
@@ -332,7 +412,7 @@ class CollectedMetrics:
         }
         yield _counter(
             "headwater_source_dropped_packets",
-            "Datagrams dropped because a buffer was full.",
+            "Datagrams that a StatsD source lost for lack of buffer space, in the kernel or in the source.",
             ("source", "by"),
             dropped,
         )
@@ -348,21 +428,33 @@ class CollectedMetrics:
             return {named[name]: float(value) for name, value in reported.items() if value is not None}
 
         up = {labels: self._is_up("sink", name) for name, labels in named.items()}
-        yield _gauge("headwater_sink_up", "Whether a sink is running.", of, up)
+        yield _gauge(
+            "headwater_sink_up",
+            "1 while a sink runs; 0 if it is stopped, is retrying, or no process runs it.",
+            of,
+            up,
+        )
         for what in ("rows", "ticks", "seconds"):
             lag = each("lag", what)
             yield _gauge(f"headwater_sink_lag_{what}", f"Lag of a sink behind its view, in {what}.", of, lag)
         withheld = each("status", "withheld")
-        yield _gauge("headwater_sink_refused_rows", "Rows that the target rejects.", of, withheld)
+        yield _gauge("headwater_sink_refused_rows", "Rows that the target of a sink rejects.", of, withheld)
         applied = each("status", "applied_rows")
-        yield _counter("headwater_sink_applied_rows", "Rows written since the sink was started.", of, applied)
+        yield _counter(
+            "headwater_sink_applied_rows", "Rows that a sink has written since it was started.", of, applied
+        )
         tries = each("status", "attempts")
-        yield _gauge("headwater_sink_failed_attempts", "Failed attempts since the last success.", of, tries)
+        yield _gauge(
+            "headwater_sink_failed_attempts",
+            "Failed attempts of a sink since the last successful one.",
+            of,
+            tries,
+        )
         circuits = {name: facts[name]["status"].get("circuit") for name in named if name in facts}
         left = {named[name]: int(state != "closed") for name, state in circuits.items() if state is not None}
         yield _gauge(
             "headwater_sink_circuit_open",
-            "Whether the circuit is open after repeated failures.",
+            "1 while the circuit of a webhook sink is open or half-open after failures in a row.",
             of,
             left,
         )
@@ -379,9 +471,9 @@ class CollectedMetrics:
             return {at: float(value) for at, value in reported.items() if value is not None}
 
         for what, said in (
-            ("waiting", "Messages ready for delivery."),
-            ("leased", "Messages leased to workers."),
-            ("delayed", "Messages that are delayed."),
+            ("waiting", "Messages that can be received now."),
+            ("leased", "Messages that are leased to workers."),
+            ("delayed", "Messages that are delayed to a later time."),
             ("dead", "Messages that are dead letters."),
         ):
             yield _gauge(f"headwater_queue_{what}_messages", said, of, each(what))
@@ -391,12 +483,12 @@ class CollectedMetrics:
             of,
             each("oldest_seconds"),
         )
-        yield _gauge("headwater_queue_workers", "Workers with leased messages.", of, each("workers"))
+        yield _gauge("headwater_queue_workers", "Number of workers that hold messages.", of, each("workers"))
         for what, said in (
             ("delivered", "Deliveries of messages."),
             ("acknowledged", "Messages acknowledged."),
-            ("returned", "Messages returned by workers."),
-            ("lapsed", "Leases that expired."),
+            ("returned", "Messages that workers gave back."),
+            ("lapsed", "Messages whose lease expired."),
         ):
             yield _counter(f"headwater_queue_{what}_messages", said, of, each(what))
 

@@ -168,10 +168,13 @@ def argument(module: str, call: ast.Call, place: int) -> str | None:
 
 
 @cache
-def texts(package: str = "headwater") -> frozenset[str]:
-    """Every text in the code that is no docstring, the constant parts of f-strings among them."""
+def texts(package: str = "headwater", *, leave_out: str = "") -> frozenset[str]:
+    """Every text in the code that is no docstring, the constant parts of f-strings among them; a module can be left out."""
     return frozenset(
-        text for module, found in _texts() if f"{module}.".startswith(f"{package}.") for text in found
+        text
+        for module, found in _texts()
+        if f"{module}.".startswith(f"{package}.") and module != leave_out
+        for text in found
     )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from tests.repo.tree import ROOT, prose
 
 PAGE = ROOT / "docs" / "compatibility.md"
-METRICS = ROOT / "docs" / "metrics.md"
 GOLDEN = ROOT / "tests" / "golden"
 
 Rows = Mapping[str, Collection[str]] | frozenset[str] | set[str]

@@ -27,7 +27,7 @@ from tests.repo.code_values import (
     keys_written,
     keyword,
 )
-from tests.repo.compatibility_page import GOLDEN, METRICS, Rows, listed, names, table
+from tests.repo.compatibility_page import GOLDEN, Rows, table
 from tests.repo.tree import ROOT
 
 
@@ -76,8 +76,9 @@ def _routes() -> Rows:
 @table("Problem types")
 def _problems() -> Rows:
     from headwater.web import problems
+    from headwater.web.problem_types import SERVER_PROBLEMS
 
-    own = {argument(module, call, 1) for module, call in calls("Problem", "headwater.web")} - {None}
+    own = set(SERVER_PROBLEMS)  # test_reference.py compares it with what is raised
     answered = (errors.ViewUnavailableError, errors.TickNotKeptError, errors.ClosedError)
     answered += tuple(kind for kind, _ in problems._STATUSES)  # type: ignore[assignment]
     told = {
@@ -91,8 +92,7 @@ def _problems() -> Rows:
 
 @table("Metrics")
 def _metrics() -> Rows:
-    """Those that the page of metrics does not list."""
-    return {name: labels for name, labels in families().items() if name not in described()}
+    return families()
 
 
 @cache
@@ -101,21 +101,6 @@ def families() -> dict[str, frozenset[str]]:
         every = list(inspect_workspace(ws).metric_families())  # type: ignore[attr-defined]
     ending = {"counter": "_total"}
     return {f"{f.name}{ending.get(f.type, '')}": frozenset(f._labelnames) for f in every}
-
-
-@cache
-def described() -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    rows = [row for heading, rows in listed(METRICS).items() for row in rows if "headwater_" in row[0]]
-    for row in rows:
-        before = ""
-        for name in names(row[0]):
-            optional = f"`{name}`" != row[0] and "(" in row[1]
-            name = name if name.startswith("headwater_") else before.rpartition("_")[0] + name
-            before = name
-            labels = set(names(row[1]))
-            found[name] = labels if not optional or name.split("_")[1] in labels else set()
-    return found
 
 
 @table("Spans")

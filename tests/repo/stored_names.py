@@ -619,9 +619,11 @@ def _keys() -> Rows:
 
 @table("Environment variables")
 def _environment() -> Rows:
+    """Variables where they are read; `core.settings` describes them."""
     from headwater.sql.match_recognize_places import HINT
 
-    found = {name for text in texts() for name in re.findall(r"^_?HEADWATER_[A-Z_]+$", text)} - {HINT}
+    read = texts(leave_out="headwater.core.settings")
+    found = {name for text in read for name in re.findall(r"^_?HEADWATER_[A-Z_]+$", text)} - {HINT}
     return frozenset(f"{name}*" if name.endswith("_") else name for name in found)
 
 

@@ -15,6 +15,8 @@ VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Modules that nothing in the package imports, because someone else does.
 ENTRANCES = {
     "headwater": "what users import",
+    "headwater.catalog.system_relations": "scripts/reference.py, which writes docs/reference",
+    "headwater.web.problem_types": "scripts/reference.py, which writes docs/reference",
     "headwater.engine.dataflow.python_worker": "Spark, which starts it by its name",
     "headwater.spark_datasource.datasource": "Spark, through the package pyspark_headwater",
 }

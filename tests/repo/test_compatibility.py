@@ -17,7 +17,7 @@ import pytest
 
 from headwater.state import manifest as manifests
 from tests.repo.compatibility_page import GOLDEN, PAGE, TABLES, TABLES_OF_PAGE, names
-from tests.repo.public_names import described, families, fill
+from tests.repo.public_names import fill
 from tests.repo.stored_names import files_and_folders, golden_workspaces, journal, manifest_extra, view_extra
 
 
@@ -104,10 +104,3 @@ def test_files_of_workspaces_are_listed(workspace: Path) -> None:
     for folder in (*golden_workspaces(), workspace):
         for path in folder.iterdir():
             assert re.sub(r"^head\.\d$", "head.<n>", path.name) in known, f"{path.name} in {folder}"
-
-
-def test_the_page_of_metrics_lists_every_metric_with_its_labels() -> None:
-    found, on_page = families(), described()
-    assert set(on_page) <= set(found), f"not in the code: {sorted(set(on_page) - set(found))}"
-    for name, labels in on_page.items():
-        assert labels == set(found[name]), name

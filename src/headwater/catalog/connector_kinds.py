@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
+from headwater.catalog import sink_options, source_options
+from headwater.catalog.options import Option
+
 MODES = ("upsert", "append", "changelog")
 
 
@@ -21,10 +24,9 @@ class ConnectorKind:
 
     made_by: str
     """`module:class`. The class has a class method `declared`, which creates an instance from a declaration."""
-    options: tuple[str, ...]
-    """Options allowed in WITH."""
-    settable: tuple[str, ...]
-    """Options that ALTER may change while the connector continues from its position. The others define its identity."""
+    options: tuple[Option, ...]
+    """Options allowed in WITH. ALTER may change the settable ones while the connector continues from its position; the others
+    define its identity."""
 
     def load(self) -> Any:
         """Return the class of the kind."""
@@ -63,73 +65,30 @@ class SinkKind(ConnectorKind):
 SOURCE_KINDS: Mapping[str, SourceKind] = {
     "postgres": SourceKind(
         made_by="headwater.sources.postgres.postgres_source:PostgresSource",
-        options=(
-            "url",
-            "tables",
-            "slot",
-            "publication",
-            "snapshot",
-            "failover",
-            "max_wal",
-            "over_wal",
-            "on_gap",
-            "outbox",
-            "outbox_prefix",
-            "chunk_rows",
-            "types",
-        ),
-        settable=("url", "tables", "max_wal", "over_wal", "on_gap", "chunk_rows", "types"),
+        options=source_options.POSTGRES,
         guarantee="exactly once: a transaction is one append, with its position in the server's log in the same commit",
         extra="postgres",
         positions="lsn",
     ),
     "files": SourceKind(
         made_by="headwater.sources.files.files_source:FilesSource",
-        options=(
-            "path",
-            "topic",
-            "format",
-            "columns",
-            "key",
-            "pattern",
-            "header",
-            "delimiter",
-            "null",
-            "multiline",
-            "time_format",
-            "extra",
-            "on_error",
-            "settle",
-        ),
-        settable=("path", "null", "time_format", "extra", "on_error", "settle"),
+        options=source_options.FILES,
         guarantee="exactly once: every whole line once, with how far each file was read in the same commit",
     ),
     "python": SourceKind(
         made_by="headwater.sources.python_source:PythonSource",
-        options=("class", "options", "every"),
-        settable=("options", "every"),
+        options=source_options.PYTHON,
         guarantee="exactly once, if what it reads can be read again from a position: rows and position are one commit",
     ),
     "webhook": SourceKind(
         made_by="headwater.sources.webhook_source:WebhookSource",
-        options=(
-            "secret",
-            "previous_secret",
-            "scheme",
-            "topic",
-            "columns",
-            "paths",
-            "tolerance",
-            "max_body",
-        ),
-        settable=("secret", "previous_secret", "columns", "paths", "tolerance", "max_body"),
+        options=source_options.WEBHOOK,
         guarantee="exactly once, if the sender retries: a delivery's row and id are one commit, durable when it is answered",
         rows="handed over",
     ),
     "statsd": SourceKind(
         made_by="headwater.sources.statsd.statsd_source:StatsdSource",
-        options=("port", "topic", "host", "every", "rows", "receive_buffer", "lateness"),
-        settable=("port", "host", "every", "rows", "receive_buffer"),
+        options=source_options.STATSD,
         guarantee="at most once: what a process had not appended when it died is lost; nothing is duplicated, and losses are counted",
         rows="received",
     ),
@@ -137,81 +96,42 @@ SOURCE_KINDS: Mapping[str, SourceKind] = {
 SINK_KINDS: Mapping[str, SinkKind] = {
     "postgres": SinkKind(
         made_by="headwater.sinks.postgres.target:PostgresTarget",
-        options=("url", "table", "key", "mode", "adopt", "on_error"),
-        settable=("url", "on_error"),
+        options=sink_options.POSTGRES,
         extra="postgres",
     ),
     "redis": SinkKind(
         made_by="headwater.sinks.redis.target:RedisTarget",
-        options=("url", "key", "as", "prefix", "score", "member", "adopt", "on_error"),
-        settable=("url", "on_error"),
+        options=sink_options.REDIS,
         modes=("upsert",),
         extra="redis",
     ),
     "search": SinkKind(
         made_by="headwater.sinks.search.target:SearchTarget",
-        options=("path", "key", "text", "language", "accents", "adopt", "on_error"),
-        settable=("on_error",),
+        options=sink_options.SEARCH,
         modes=("upsert",),
         extra="search",
     ),
     "lake": SinkKind(
         made_by="headwater.sinks.iceberg.target:LakeTarget",
-        options=(
-            "warehouse",
-            "table",
-            "key",
-            "mode",
-            "catalog",
-            "file_rows",
-            "snapshots",
-            "adopt",
-            "on_error",
-        ),
-        settable=("catalog", "file_rows", "snapshots", "on_error"),
+        options=sink_options.LAKE,
         extra="lake",
     ),
     "parquet": SinkKind(
         made_by="headwater.sinks.parquet.target:ParquetTarget",
-        options=("path", "key", "mode", "adopt", "on_error"),
-        settable=("on_error",),
+        options=sink_options.PARQUET,
     ),
     "topic": SinkKind(
         made_by="headwater.sinks.topic.target:TopicTarget",
-        options=("topic", "key", "mode", "partitions", "durability", "cleanup", "adopt", "on_error"),
-        settable=("on_error",),
+        options=sink_options.TOPIC,
     ),
     "webhook": SinkKind(
         made_by="headwater.sinks.webhook.target:WebhookTarget",
-        options=(
-            "url",
-            "key",
-            "mode",
-            "secret",
-            "previous_secret",
-            "token",
-            "timeout",
-            "rows",
-            "open_after",
-            "open_for",
-            "on_error",
-        ),
-        settable=(
-            "secret",
-            "previous_secret",
-            "token",
-            "timeout",
-            "rows",
-            "open_after",
-            "open_for",
-            "on_error",
-        ),
+        options=sink_options.WEBHOOK,
         readable=False,
     ),
     "python": SinkKind(
         made_by="headwater.sinks.python.target:PythonTarget",
-        options=("function", "key", "mode", "rows", "on_error"),
-        settable=("rows", "on_error"),
+        options=sink_options.PYTHON,
         readable=False,
     ),
 }

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
+from headwater.catalog import sink_options
 from headwater.catalog.connector_kinds import SINK_KINDS, SOURCE_KINDS
+from headwater.catalog.options import names_of, settable_of
 from headwater.catalog.rules import NAME
 from headwater.core.clock import Microseconds, format_span
 from headwater.core.errors import NewerVersionError, SchemaError, UsageError
@@ -25,18 +27,22 @@ SOURCE, SINK, ALERT = "source", "sink", "alert"
 DELETION = "deletion"
 """Kind of the catalog entries with the progress of a deletion."""
 
-SOURCE_OPTIONS = {name: kind.options for name, kind in SOURCE_KINDS.items()}
+SOURCE_OPTIONS = {name: names_of(kind.options) for name, kind in SOURCE_KINDS.items()}
 """Options of each kind of source; the first is required."""
-SINK_OPTIONS = {name: kind.options for name, kind in SINK_KINDS.items()}
+SINK_OPTIONS = {name: names_of(kind.options) for name, kind in SINK_KINDS.items()}
 """Options of each kind of sink."""
-SOURCE_SETTABLE = {name: kind.settable for name, kind in SOURCE_KINDS.items()}
+SOURCE_SETTABLE = {name: settable_of(kind.options) for name, kind in SOURCE_KINDS.items()}
 """Options that ALTER SOURCE may change while the source continues from its position. The others define its identity."""
-SINK_SETTABLE = {name: kind.settable for name, kind in SINK_KINDS.items()}
+SINK_SETTABLE = {name: settable_of(kind.options) for name, kind in SINK_KINDS.items()}
 """Options that ALTER SINK may change: they do not affect the location or the form of the target's rows."""
+NOTIFICATIONS = {
+    "webhook": sink_options.NOTIFY_WEBHOOK,
+    "email": sink_options.NOTIFY_EMAIL,
+    "topic": sink_options.NOTIFY_TOPIC,
+}
+"""Options of each kind of notification, as declared."""
 ALERT_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "webhook": ("url", "secret", "previous_secret", "token", "timeout"),
-    "email": ("to", "host", "port", "from", "starttls", "user", "password", "timeout"),
-    "topic": ("topic",),
+    kind: names_of(options) for kind, options in NOTIFICATIONS.items()
 }
 """Options of each kind of notification; the first is required."""
 _NEEDED = ("url", "topic", "function")

@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from headwater.catalog import statement_options
 from headwater.catalog.dropped_columns import DroppedColumn, SchemaChanges
-from headwater.catalog.rules import BACKLOG_OPTIONS, WhenBehind, check_column, check_topic
+from headwater.catalog.options import names_of, settable_of
 from headwater.catalog.rules import METADATA_COLUMNS as METADATA_COLUMNS
+from headwater.catalog.rules import WhenBehind, check_column, check_topic
 from headwater.catalog.time_options import OCCURRED, SENT, STORED, WatermarkBy, with_clock
 from headwater.core.arguments import span_us, whole_number
 from headwater.core.clock import Microseconds, format_span, parse_span_us
@@ -206,21 +208,9 @@ class TopicDefinition:
         return shown
 
 
-_FIXED = ("partitions", "partition_by", "versioned_by", "max_ahead", "watermark", "clock", "occurred", "sent")
-ALTERABLE = (
-    "retention",
-    "retention_bytes",
-    "tombstone_retention",
-    "cleanup",
-    "idle_after",
-    "producer_timeout",
-    "versions_for",
-    "durability",
-    "schema_changes",
-    *BACKLOG_OPTIONS,
-)
+ALTERABLE = settable_of(statement_options.TOPIC)
 """Options that may change later: none of them changes the meaning of a record in the log."""
-OPTION_NAMES = (*_FIXED, *ALTERABLE)
+OPTION_NAMES = names_of(statement_options.TOPIC)
 _USUAL = (
     ("cleanup", "delete"),
     ("watermark", "events"),

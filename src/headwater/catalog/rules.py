@@ -27,8 +27,6 @@ FORGOTTEN = "_forgotten"
 """Metadata column of topics with private columns: whether the key to a row's values was destroyed."""
 PARTITIONS_MAX = 4096
 WhenBehind = Literal["grow", "block", "refuse", "drop_oldest"]
-BACKLOG_OPTIONS = ("backlog_rows", "when_behind", "block_for")
-"""Options for appends while a holding cursor is too far behind."""
 
 
 class TopicDeclaration(TimedTopic, Protocol):

@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from headwater.catalog import statement_options
+from headwater.catalog.options import names_of
 from headwater.catalog.rules import NAME, check_free
 from headwater.core.arguments import span_us
 from headwater.core.clock import Microseconds, format_span
@@ -48,7 +50,7 @@ class ViewOptions:
         return {name: value for name, value in shown.items() if usual.get(name) != value}
 
 
-VIEW_OPTION_NAMES = ("late", "correct_for", "on_error", "state")
+VIEW_OPTION_NAMES = names_of(statement_options.VIEW)
 
 
 def view_options(options: Mapping[str, Any]) -> ViewOptions:

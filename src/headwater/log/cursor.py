@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import pyarrow as pa
 
+from headwater.catalog.options import Option
 from headwater.core.clock import Clock
 from headwater.core.errors import UsageError
 from headwater.log.protocol import CursorInfo, CursorMove, Log, TimeAxis
@@ -60,6 +61,55 @@ def make_cursor(log: Log, topic: str, name: str, start: Start, hold: bool | None
     if stored is None or (hold is not None and hold != stored.hold):
         positions = stored.positions if stored else resolve_start(log, topic, start)
         log.create_cursor(topic, name, positions, bool(hold))
+
+
+CURSOR_OPTIONS = (
+    Option(
+        "start",
+        "position",
+        "'earliest'",
+        "Position of a new cursor; an existing one stays where it was left.",
+    ),
+    Option(
+        "hold",
+        "boolean",
+        "none",
+        "Whether retention keeps records that the cursor has not read. None is false for a new cursor, and leaves an existing one as "
+        "it is.",
+    ),
+    Option(
+        "on_gap",
+        "'fail' | 'earliest' | 'latest'",
+        "'fail'",
+        "Reaction when retention removed the records at the position: GapError, or continue at the first or after the last record, with "
+        "the loss counted in `lost`.",
+    ),
+)
+"""Options of `topic.cursor`."""
+CURSOR_READ_OPTIONS = (
+    Option(
+        "follow",
+        "boolean",
+        "false",
+        "Whether to wait for new records at the end of the topic. For a member of a group the default is true.",
+    ),
+    Option(
+        "columns",
+        "list of columns",
+        "those of the topic",
+        "Columns to read, also `_appended_at`, `_watermark` and `_sequence`.",
+    ),
+    Option("batch_rows", "whole number", f"{BATCH_ROWS}", "Largest number of rows in a batch."),
+    Option(
+        "commit",
+        "'after' | 'before'",
+        "none",
+        "When a batch is committed by itself: when the next one is asked for (at least once), or before it is handed out (at most once). "
+        "Without it, the program calls `commit()`.",
+    ),
+    Option("timeout", "seconds", "none", "With `follow`: time without a record after which reading ends."),
+)
+"""Options of `cursor.read`, and of `read` of a group's member."""
 
 
 class Cursor:

@@ -112,6 +112,7 @@ class MemberOptions:
     start: Start = "earliest"
     """Start position of a new group."""
     on_gap: OnGap = "fail"
+    """Reaction when retention removed the records at the position: GapError, or continue at the 'earliest' or 'latest' record."""
 
 
 class GroupMember:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headwater.catalog.definitions import TopicDefinition
+from headwater.catalog.options import Option, names_of
 from headwater.catalog.rules import DEAD, NAME, check_column
 from headwater.core.arguments import span_us, whole_number
 from headwater.core.clock import Microseconds, format_span, parse_span_us
@@ -19,7 +20,24 @@ QUEUE = "queue"
 """Kind of the catalog entries of queues."""
 STATE_TOPICS = "_queue_"
 """Prefix of the names of the topics that store operations on messages."""
-OPTIONS = ("lease", "deliveries", "key", "delay")
+QUEUE_OPTIONS = (
+    Option("lease", "span", "'30 seconds'", "Time for which a worker holds a message that it has received."),
+    Option("deliveries", "whole number", "5", "Number of deliveries after which a message is a dead letter."),
+    Option(
+        "key",
+        "columns",
+        "none",
+        "Columns that order the queue: messages with equal values are handed out one at a time, in log order.",
+    ),
+    Option(
+        "delay",
+        "column",
+        "none",
+        "Column that delays a message: the time from which it may be handed out, or the seconds after its append.",
+    ),
+)
+"""Options of `ws.queue(name, topic=...)`."""
+OPTIONS = names_of(QUEUE_OPTIONS)
 LEASE_US = parse_span_us("30 seconds")
 DELIVERIES = 5
 

@@ -37,20 +37,20 @@ class WorkReport:
 
 @dataclass(frozen=True)
 class WorkOptions:
-    """The options of a worker, which `queue.work` takes as keywords.
-
-    Each of `threads` threads receives up to `max` messages and calls `handler(message)` for one after the other, or,
-    with `batch=True`, `handler(messages)` once. A message whose handler failed comes again after `delay`, doubled with
-    each delivery. With `extend` (the default) leases are extended for as long as the handler runs. With `idle` the
-    worker ends once no message has arrived for so many seconds.
-    """
+    """The options of a worker, which `queue.work` takes as keywords."""
 
     threads: int = 1
+    """Number of threads that receive and handle messages."""
     max: int = 1
+    """Largest number of messages that a thread receives at once."""
     batch: bool = False
+    """Call `handler(messages)` once for all received messages, instead of `handler(message)` for one after the other."""
     extend: bool = True
+    """Extend the leases of messages for as long as the handler runs."""
     delay: Span = BACK_OFF
+    """Time after which a message whose handler failed is handed out again, doubled with each delivery."""
     idle: float | None = None
+    """Seconds without a message after which the worker ends; None to continue until `stop()`."""
 
 
 class Worker:

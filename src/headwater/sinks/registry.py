@@ -108,7 +108,7 @@ def forget(made: SinkDefinition, log: Log) -> None:
 def keeper_of(made: SinkDefinition, log: Log) -> LogKeeper:
     """Return the checkpoint storage of a sink whose target cannot be read. The first option of the kind, such as the URL,
     identifies the receiver."""
-    return LogKeeper(log, made.name, of=str(made.resolved()[kind_of(made).options[0]]))
+    return LogKeeper(log, made.name, of=str(made.resolved()[kind_of(made).options[0].name]))
 
 
 def place_of(made: SinkDefinition, root: Path) -> Path:

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Literal
 
 from headwater.catalog.connectors import DELETION
+from headwater.catalog.options import REQUIRED, Option, names_of
 from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.clock import SystemClock
 from headwater.core.errors import UsageError, ViewNotFoundError, ViewUnavailableError
@@ -28,19 +29,95 @@ from headwater.state.store import StateStore
 ROWS_PER_TASK = 250_000
 """About 100 ms of reading: more than the overhead of a task, and few enough rows to use every core."""
 
-_COMMON = ("workspace", "topic")
-_READ = (*_COMMON, "starting", "columns", "metadata", "maxRowsPerTrigger", "onGap", "rowsPerTask")
-_VIEW = (
-    "workspace",
-    "view",
-    "as_of",
-    "changes",
-    "starting",
-    "columns",
-    "maxTicksPerTrigger",
-    "rowsPerTask",
+_WORKSPACE = Option("workspace", "text", REQUIRED, "Folder of the workspace.")
+_TOPIC = Option("topic", "text", REQUIRED, "Name of the topic.")
+_ROWS_PER_TASK = Option(
+    "rowsPerTask", "whole number", f"{ROWS_PER_TASK}", "Largest number of rows that a task reads."
 )
-_WRITE = (*_COMMON, "producer", "sequence", "epoch")
+READ_OPTIONS = (
+    _WORKSPACE,
+    _TOPIC,
+    Option(
+        "starting",
+        "text",
+        "earliest",
+        "Where to begin: `earliest`, `latest`, an append time such as `2026-01-31T12:00:00Z`, or positions such as "
+        '`{"0": 17, "1": 4}`.',
+    ),
+    Option(
+        "columns",
+        "columns",
+        "those of the topic",
+        "Columns to read, also `_partition`, `_offset`, `_appended_at`, `_op`, `_watermark` and `_sequence`.",
+    ),
+    Option(
+        "metadata",
+        "boolean",
+        "false",
+        "Add `_partition`, `_offset` and `_appended_at` to the topic's columns.",
+    ),
+    Option(
+        "maxRowsPerTrigger",
+        "whole number",
+        "unlimited",
+        "For streams: largest number of rows in a micro-batch; an atomic append is never split.",
+    ),
+    Option(
+        "onGap",
+        "'fail' | 'skip'",
+        "fail",
+        "Reaction when records were removed before they were read: fail, or continue at the first record that is left.",
+    ),
+    _ROWS_PER_TASK,
+)
+"""Options of `spark.read` and `spark.readStream` of a topic."""
+VIEW_OPTIONS = (
+    _WORKSPACE,
+    Option("view", "text", REQUIRED, "Name of the view."),
+    Option(
+        "as_of",
+        "text",
+        "the newest tick",
+        "For batch reads: a tick, or a time such as `2026-01-31T12:00:00Z`: the last tick committed at or before it.",
+    ),
+    Option(
+        "changes",
+        "boolean",
+        "false",
+        "Read the changes, with `_weight` and `_tick`, instead of the rows; streams need it.",
+    ),
+    Option(
+        "starting",
+        "text",
+        "earliest",
+        "With `changes`: the tick after which to begin, `earliest` (all rows first) or `latest`.",
+    ),
+    Option("columns", "columns", "those of the view", "Columns to read."),
+    Option(
+        "maxTicksPerTrigger",
+        "whole number",
+        "unlimited",
+        "For streams: largest number of ticks in a micro-batch.",
+    ),
+    _ROWS_PER_TASK,
+)
+"""Options of `spark.read` and `spark.readStream` of a view."""
+WRITE_OPTIONS = (
+    _WORKSPACE,
+    _TOPIC,
+    Option(
+        "producer",
+        "text",
+        "none",
+        "For batch writes: name of the producer, so that a repeated job writes once. A stream has a producer of its own.",
+    ),
+    Option("sequence", "whole number", "none", "For batch writes: number of the append by its producer."),
+    Option(
+        "epoch", "whole number", "none", "For batch writes: epoch of the producer; older epochs are fenced."
+    ),
+)
+"""Options of `df.write` and `df.writeStream`."""
+_READ, _VIEW, _WRITE = (names_of(options) for options in (READ_OPTIONS, VIEW_OPTIONS, WRITE_OPTIONS))
 _OF_SPARK = (
     "path",
     "queryName",

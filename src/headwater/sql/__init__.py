@@ -12,10 +12,11 @@ In import order, bottom to top:
     clauses                  clauses that several statements share: names, types, options
     match_recognize_places   where a query contains MATCH_RECOGNIZE
     system_time              FOR SYSTEM_TIME AS OF with a column
+    connector_statements     statements about sources, sinks and alerts as plain values
     foreign/                 hints for syntax of other engines
     ordered_aggregates       `array_agg(x ORDER BY y)`
     standing_statements      statements about standing (stored) queries
-    statements               parsed statements as plain values
+    statements               all statements as plain values, each with its syntax
     alert_statements         statements about alerts, and the built-in alerts
     match_recognize_clause   the parser of MATCH_RECOGNIZE
     parser                   statement text to `statements`, by recursive descent

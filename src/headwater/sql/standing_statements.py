@@ -14,13 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from headwater.catalog import statement_options
+from headwater.catalog.options import names_of
 from headwater.catalog.view_definitions import STANDING, check_view
 from headwater.core.errors import UsageError
 from headwater.core.types import RELATION_KEYWORDS, quote
 from headwater.sql.clauses import check_unquoted, checked, read_new_name, read_options
 from headwater.sql.lexer import Words, shown
 
-OPTIONS = ("queries", "text", "language", "accents", "operator", "show", "backfill", "allow_scans")
+OPTIONS = names_of(statement_options.STANDING_QUERY)
 QUERIES = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -85,7 +87,19 @@ class StandingDefinition:
 
 @dataclass(frozen=True)
 class CreateStanding:
-    """CREATE [OR REPLACE] STANDING QUERY [IF NOT EXISTS] name ON topic [(column, ...)] [WITH (...)]."""
+    """Create standing queries: a topic that stores queries, and a view of the documents that match them. Documents
+    are the records of `topic`; the columns are those that queries can refer to.
+
+    Syntax::
+
+        CREATE [OR REPLACE] STANDING QUERY [IF NOT EXISTS] name
+          ON topic [(column, ...)]
+          [WITH (option = value, ...)]
+
+    Example::
+
+        CREATE STANDING QUERY news ON articles (title, body) WITH (language = 'english')
+    """
 
     name: str
     standing: StandingDefinition
@@ -96,7 +110,16 @@ class CreateStanding:
 
 @dataclass(frozen=True)
 class DropStanding:
-    """DROP STANDING QUERY [IF EXISTS] name [CASCADE]: its stored queries are dropped too."""
+    """Drop standing queries: the view of matches, and the topic of the stored queries if nothing else reads it.
+
+    Syntax::
+
+        DROP STANDING QUERY [IF EXISTS] name [CASCADE]
+
+    Example::
+
+        DROP STANDING QUERY news
+    """
 
     name: str
     if_exists: bool = False
@@ -105,7 +128,16 @@ class DropStanding:
 
 @dataclass(frozen=True)
 class ShowStanding:
-    """SHOW STANDING QUERIES."""
+    """List the standing queries, with the number of stored queries of each.
+
+    Syntax::
+
+        SHOW STANDING QUERIES
+
+    Example::
+
+        SHOW STANDING QUERIES
+    """
 
 
 def create_standing(words: Words, replace: bool) -> CreateStanding:

@@ -10,12 +10,28 @@ from typing import Literal
 
 import pyarrow as pa
 
-from headwater.catalog.connectors import AlertDefinition, Options, SinkDefinition, SourceDefinition
 from headwater.catalog.connectors import EnvValue as EnvValue
+from headwater.catalog.connectors import Options
 from headwater.catalog.connectors import resolve as resolve
 from headwater.catalog.definitions import TopicDefinition, define_topic
 from headwater.catalog.view_definitions import ViewDefinition, define_view
 from headwater.core.clock import Microseconds
+from headwater.sql.connector_statements import Alerting as Alerting
+from headwater.sql.connector_statements import AlterSource as AlterSource
+from headwater.sql.connector_statements import ConnectorStatement as ConnectorStatement
+from headwater.sql.connector_statements import CreateAlert as CreateAlert
+from headwater.sql.connector_statements import CreateDefaultAlerts as CreateDefaultAlerts
+from headwater.sql.connector_statements import CreateSink as CreateSink
+from headwater.sql.connector_statements import CreateSource as CreateSource
+from headwater.sql.connector_statements import DropAlert as DropAlert
+from headwater.sql.connector_statements import DropSink as DropSink
+from headwater.sql.connector_statements import DropSource as DropSource
+from headwater.sql.connector_statements import SetAlert as SetAlert
+from headwater.sql.connector_statements import SetSink as SetSink
+from headwater.sql.connector_statements import SetSource as SetSource
+from headwater.sql.connector_statements import ShowAlerts as ShowAlerts
+from headwater.sql.connector_statements import ShowSinks as ShowSinks
+from headwater.sql.connector_statements import ShowSources as ShowSources
 from headwater.sql.lexer import Span
 from headwater.sql.standing_statements import CreateStanding as CreateStanding
 from headwater.sql.standing_statements import DropStanding as DropStanding
@@ -38,7 +54,23 @@ class TopicColumns:
 
 @dataclass(frozen=True)
 class CreateTopic:
-    """CREATE [OR REPLACE] TOPIC [IF NOT EXISTS] name (...) WITH (...)."""
+    """Create a topic. A topic with a PRIMARY KEY is the changelog of a table; WATERMARK FOR names the event time, and
+    PRIVATE BY encrypts a column with a key for each subject. IF NOT EXISTS leaves an existing topic as it is; OR
+    REPLACE replaces a topic that has no records and no readers.
+
+    Syntax::
+
+        CREATE [OR REPLACE] TOPIC [IF NOT EXISTS] name (
+          column type [NOT NULL] [PRIMARY KEY] [PRIVATE BY (subject)], ...
+          [, PRIMARY KEY (column, ...)]
+          [, WATERMARK FOR column AS column [- INTERVAL 'span']]
+        ) [WITH (option = value, ...)]
+
+    Example::
+
+        CREATE TOPIC clicks (user BIGINT, url STRING, at TIMESTAMP, WATERMARK FOR at AS at - INTERVAL '10 minutes')
+          WITH (partitions = 4, partition_by = 'user', retention = '7 days')
+    """
 
     name: str
     columns: TopicColumns
@@ -62,19 +94,40 @@ class CreateTopic:
 
 @dataclass(frozen=True)
 class QueryText:
-    """A query exactly as written: `text` begins at `start` of the whole text, `source`.
+    """Answer a query over topics and views, all of them as of one tick. The query is Spark SQL in ANSI mode and UTC.
 
-    The query is not parsed here. An error about characters a..b of `text` is shown in `source` at start + a..start + b.
+    Syntax::
+
+        SELECT ... | WITH ... | FROM ... | VALUES ... | TABLE name
+
+    Example::
+
+        SELECT country, revenue FROM revenue WHERE revenue > 100
     """
 
     text: str
+    """The query exactly as written. It is not parsed here: an error about characters a..b is shown in `source` at start + a..start + b."""
     start: int = field(default=0, compare=False)
+    """Where the text begins in `source`, the text of all statements."""
     source: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class CreateTopicAs:
-    """CREATE [OR REPLACE] TOPIC [IF NOT EXISTS] name [(PRIMARY KEY ..., WATERMARK ...)] [WITH (...)] AS query."""
+    """Create a topic with the columns of a query, and append the rows of the query once, in one append. It is how
+    records get another number of partitions, another key or other types.
+
+    Syntax::
+
+        CREATE [OR REPLACE] TOPIC [IF NOT EXISTS] name
+          [([PRIMARY KEY (column, ...)] [, WATERMARK FOR column AS column [- INTERVAL 'span']])]
+          [WITH (option = value, ...)]
+        AS query
+
+    Example::
+
+        CREATE TOPIC orders_8 (PRIMARY KEY (id)) WITH (partitions = 8) AS SELECT * FROM orders
+    """
 
     name: str
     query: QueryText
@@ -104,8 +157,22 @@ class CreateTopicAs:
 
 @dataclass(frozen=True)
 class CreateView:
-    """CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [(column, ...)] [WITH (...)] AS query
-    [EMIT ON WINDOW CLOSE].
+    """Create a view whose result is kept up to date. A column list renames the columns of the query. With EMIT ON
+    WINDOW CLOSE the view shows a row only when no row in time can change it. OR REPLACE builds the new version next
+    to the old one, which is served meanwhile.
+
+    Syntax::
+
+        CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name [(column, ...)]
+          [WITH (option = value, ...)]
+        AS query
+        [EMIT ON WINDOW CLOSE]
+
+    Example::
+
+        CREATE MATERIALIZED VIEW per_minute WITH (late = 'divert') AS
+        SELECT window(at, '1 minute') AS w, url, count(*) AS n FROM clicks GROUP BY window(at, '1 minute'), url
+        EMIT ON WINDOW CLOSE
     """
 
     name: str
@@ -141,115 +208,35 @@ class CreateView:
 
 @dataclass(frozen=True)
 class DropView:
-    """DROP [MATERIALIZED] VIEW [IF EXISTS] name [CASCADE]."""
+    """Drop a view with its state. It is refused while views, sinks or alerts use the view, unless CASCADE drops them
+    too.
+
+    Syntax::
+
+        DROP [MATERIALIZED] VIEW [IF EXISTS] name [CASCADE | RESTRICT]
+
+    Example::
+
+        DROP VIEW IF EXISTS per_minute CASCADE
+    """
 
     name: str
     if_exists: bool = False
     cascade: bool = False
-
-
-@dataclass(frozen=True)
-class CreateSource:
-    """CREATE [OR REPLACE] SOURCE [IF NOT EXISTS] name FROM kind [WITH (...)]."""
-
-    definition: SourceDefinition
-    if_not_exists: bool = False
-    or_replace: bool = False
-
-
-@dataclass(frozen=True)
-class CreateSink:
-    """CREATE [OR REPLACE] SINK [IF NOT EXISTS] name FROM view INTO kind [WITH (...)]."""
-
-    definition: SinkDefinition
-    if_not_exists: bool = False
-    or_replace: bool = False
-
-
-@dataclass(frozen=True)
-class CreateAlert:
-    """CREATE [OR REPLACE] ALERT [IF NOT EXISTS] name ON view | METRIC name[{label = 'value', ...}] WHEN condition
-    [FOR 'span'] NOTIFY kind WITH (...)."""
-
-    definition: AlertDefinition
-    if_not_exists: bool = False
-    or_replace: bool = False
-
-
-@dataclass(frozen=True)
-class CreateDefaultAlerts:
-    """CREATE DEFAULT ALERTS NOTIFY kind WITH (...): creates the built-in alerts that do not exist yet."""
-
-    alerts: tuple[AlertDefinition, ...]
-
-
-@dataclass(frozen=True)
-class SetAlert:
-    """ALTER ALERT name SET (option = value, ...); NULL removes an option."""
-
-    name: str
-    options: Options
-
-
-@dataclass(frozen=True)
-class DropAlert:
-    """DROP ALERT [IF EXISTS] name: no resolution is sent for notices already sent."""
-
-    name: str
-    if_exists: bool = False
-
-
-@dataclass(frozen=True)
-class ShowAlerts:
-    """SHOW ALERTS."""
-
-
-@dataclass(frozen=True)
-class AlterSource:
-    """ALTER SOURCE name SNAPSHOT table [WHERE 'condition'] | PAUSE | RESUME | RESTART [table]. See `SetSource`."""
-
-    name: str
-    action: Literal["snapshot", "pause", "resume", "restart"]
-    table: str | None = None
-    where: str | None = None
-
-
-@dataclass(frozen=True)
-class SetSource:
-    """ALTER SOURCE name SET (option = value, ...); NULL removes an option."""
-
-    name: str
-    options: Options
-
-
-@dataclass(frozen=True)
-class SetSink:
-    """ALTER SINK name SET (option = value, ...); NULL removes an option."""
-
-    name: str
-    options: Options
-
-
-@dataclass(frozen=True)
-class DropSource:
-    """DROP SOURCE [IF EXISTS] name [CASCADE]: keeps the source's topics, unless CASCADE is given."""
-
-    name: str
-    if_exists: bool = False
-    cascade: bool = False
-
-
-@dataclass(frozen=True)
-class DropSink:
-    """DROP SINK [IF EXISTS] name: keeps the data that the sink has written."""
-
-    name: str
-    if_exists: bool = False
 
 
 @dataclass(frozen=True)
 class AddColumn:
-    """ALTER TOPIC name ADD COLUMN c type [NOT NULL] [PRIVATE BY (subject)]."""
+    """Add a column, which is NULL in records that are already in the log; NOT NULL is refused.
+
+    Syntax::
+
+        ALTER TOPIC name ADD [COLUMN] column type [PRIVATE BY (subject)]
+
+    Example::
+
+        ALTER TOPIC clicks ADD COLUMN referrer STRING
+    """
 
     topic: str
     column: pa.Field
@@ -260,7 +247,16 @@ class AddColumn:
 
 @dataclass(frozen=True)
 class WidenColumn:
-    """ALTER TOPIC name ALTER COLUMN c TYPE type."""
+    """Widen the type of a column; views that use it are rebuilt next to the versions that are served.
+
+    Syntax::
+
+        ALTER TOPIC name ALTER [COLUMN] column { TYPE | SET DATA TYPE } type
+
+    Example::
+
+        ALTER TOPIC clicks ALTER COLUMN user TYPE BIGINT
+    """
 
     topic: str
     column: str
@@ -269,7 +265,16 @@ class WidenColumn:
 
 @dataclass(frozen=True)
 class DropNotNull:
-    """ALTER TOPIC name ALTER COLUMN c DROP NOT NULL."""
+    """Allow NULL in a column.
+
+    Syntax::
+
+        ALTER TOPIC name ALTER [COLUMN] column DROP NOT NULL
+
+    Example::
+
+        ALTER TOPIC clicks ALTER COLUMN user DROP NOT NULL
+    """
 
     topic: str
     column: str
@@ -277,7 +282,16 @@ class DropNotNull:
 
 @dataclass(frozen=True)
 class AcceptDrop:
-    """ALTER TOPIC name ALTER COLUMN c ACCEPT DROP: views continue with NULL in a column that the source dropped."""
+    """Let views continue with NULL in a column that was dropped from the captured table.
+
+    Syntax::
+
+        ALTER TOPIC name ALTER [COLUMN] column ACCEPT DROP
+
+    Example::
+
+        ALTER TOPIC orders ALTER COLUMN note ACCEPT DROP
+    """
 
     topic: str
     column: str
@@ -285,7 +299,16 @@ class AcceptDrop:
 
 @dataclass(frozen=True)
 class SetOptions:
-    """ALTER TOPIC name SET (option = value, ...); NULL removes an option."""
+    """Change options of a topic; NULL sets an option to its default.
+
+    Syntax::
+
+        ALTER TOPIC name SET (option = value, ...)
+
+    Example::
+
+        ALTER TOPIC clicks SET (retention = '30 days')
+    """
 
     topic: str
     options: Options
@@ -293,7 +316,17 @@ class SetOptions:
 
 @dataclass(frozen=True)
 class DropTopic:
-    """DROP TOPIC [IF EXISTS] name [CASCADE]."""
+    """Drop a topic with its records. It is refused while views or cursors read the topic, unless CASCADE drops
+    them too.
+
+    Syntax::
+
+        DROP TOPIC [IF EXISTS] name [CASCADE | RESTRICT]
+
+    Example::
+
+        DROP TOPIC clicks
+    """
 
     name: str
     if_exists: bool = False
@@ -302,40 +335,75 @@ class DropTopic:
 
 @dataclass(frozen=True)
 class ShowTopics:
-    """SHOW TOPICS."""
+    """List the topics: columns, key, rows, size, watermark and retention.
+
+    Syntax::
+
+        SHOW TOPICS
+
+    Example::
+
+        SHOW TOPICS
+    """
 
 
 @dataclass(frozen=True)
 class ShowCursors:
-    """SHOW CURSORS."""
+    """List the cursors and consumer groups, with their lag.
+
+    Syntax::
+
+        SHOW CURSORS
+
+    Example::
+
+        SHOW CURSORS
+    """
 
 
 @dataclass(frozen=True)
 class ShowViews:
-    """SHOW VIEWS."""
+    """List the views: status, newest tick, state, watermark and row counts.
 
+    Syntax::
 
-@dataclass(frozen=True)
-class ShowSources:
-    """SHOW SOURCES."""
+        SHOW [MATERIALIZED] VIEWS
 
+    Example::
 
-@dataclass(frozen=True)
-class ShowSinks:
-    """SHOW SINKS."""
+        SHOW VIEWS
+    """
 
 
 @dataclass(frozen=True)
 class Describe:
-    """DESCRIBE name: the columns of a topic, a view, or a relation derived from a view (`per_minute.late`)."""
+    """List the columns of a topic, a view, or a relation derived from a view such as `per_minute.late`.
+
+    Syntax::
+
+        { DESCRIBE | DESC } [TOPIC | [MATERIALIZED] VIEW | STANDING QUERY] name
+
+    Example::
+
+        DESCRIBE per_minute.late
+    """
 
     name: str
 
 
 @dataclass(frozen=True)
 class Explain:
-    """EXPLAIN [TOPIC | VIEW | SOURCE | SINK] name: all available information. Without a kind, the name is resolved as a
-    topic or view, then as a source, then as a sink."""
+    """Show what is known of a topic, view, source or sink. Without a kind, the name is resolved as a topic or view,
+    then as a source, then as a sink.
+
+    Syntax::
+
+        EXPLAIN [TOPIC | [MATERIALIZED] VIEW | STANDING QUERY | SOURCE | SINK] name
+
+    Example::
+
+        EXPLAIN SINK revenue_cache
+    """
 
     name: str
     kind: Literal["source", "sink"] | None = None
@@ -343,28 +411,20 @@ class Explain:
 
 @dataclass(frozen=True)
 class ExplainQuery:
-    """EXPLAIN query [EMIT ON WINDOW CLOSE]: how the query would be maintained as a view."""
+    """Show how a query would be kept as a view: its operators, what each change costs, and what bounds its state.
+
+    Syntax::
+
+        EXPLAIN query [EMIT ON WINDOW CLOSE]
+
+    Example::
+
+        EXPLAIN SELECT url, count(*) AS n FROM clicks GROUP BY url
+    """
 
     query: QueryText
     emit_on_close: bool = False
 
-
-Alerting = CreateAlert | CreateDefaultAlerts | SetAlert | DropAlert | ShowAlerts
-"""Statements about alerts."""
-
-ConnectorStatement = (
-    CreateSource
-    | CreateSink
-    | AlterSource
-    | SetSource
-    | SetSink
-    | DropSource
-    | DropSink
-    | Alerting
-    | ShowSources
-    | ShowSinks
-)
-"""Statements about external systems."""
 
 Statement = (
     CreateTopic

@@ -9,6 +9,7 @@ In import order, bottom to top:
 
     commit_waiters    waiting for ticks and records without a thread per client
     parameters        query-string parameters
+    problem_types     the problem types of each route
     problems          errors as problem documents (RFC 9457)
     server_settings   settings of the server
     shared_receipts   the receipt of each post in a shared append

@@ -15,6 +15,7 @@ class ServerSettings:
     """Settings of `headwater serve`, with defaults for those not given."""
 
     host: str = "127.0.0.1"
+    """Address to listen at."""
     port: int = PORT
     """0 is any free port."""
     allow_hosts: tuple[str, ...] = ()
@@ -23,7 +24,9 @@ class ServerSettings:
     allow_origins: tuple[str, ...] = ()
     """Web pages of other origins that may call the server, such as 'https://shop.example'."""
     certificate: str | None = None
+    """File with the certificate for TLS."""
     key: str | None = None
+    """File with the private key of the certificate."""
     insecure: bool = False
     """Accept all requests while there is no token: also from other machines, and even if there were tokens before."""
     body_bytes_max: int = 64 << 20
@@ -41,10 +44,13 @@ class ServerSettings:
     connections_max: int = 4_000
     """Maximum number of connections, including streams; fewer if the system allows the process fewer open files."""
     read_threads: int = 8
+    """Threads of reads by key and of other short reads."""
     write_threads: int = 4
+    """Threads that write posts."""
     query_threads: int = 2
     """Threads of queries, which are separate: a long query delays no read by key."""
     queries_waiting_max: int = 100
+    """Number of queries that wait for a thread; further queries are rejected with 429."""
     query_s: float = 30.0
     """Seconds after which a query or another read is stopped: a longer query should be a view."""
     light_query_s: float = 1.0
@@ -77,6 +83,7 @@ class ServerSettings:
     stop_s: float = 10.0
     """Seconds that requests may take to end once the server is stopping."""
     retry_after_s: int = 1
+    """Seconds after which a rejected client may retry, as `Retry-After` says."""
 
     @property
     def on_loopback(self) -> bool:

@@ -150,7 +150,16 @@ def show(session: CommandSession, name: str, as_json: bool) -> None:
 
 @queue.command()
 @_queue_argument
-@click.option("-n", "--max", "count", type=click.IntRange(1), default=10, show_default=True, metavar="N")
+@click.option(
+    "-n",
+    "--max",
+    "count",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="At most N messages.",
+)
 @json_option
 @pass_session
 def peek(session: CommandSession, name: str, count: int, as_json: bool) -> None:
@@ -162,7 +171,16 @@ def peek(session: CommandSession, name: str, count: int, as_json: bool) -> None:
 
 @queue.command()
 @_queue_argument
-@click.option("-n", "--max", "count", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@click.option(
+    "-n",
+    "--max",
+    "count",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="At most N messages.",
+)
 @click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="Wait so long for the first.")
 @click.option("--lease", metavar="SPAN", help="Hold them for so long.")
 @_worker_option
@@ -257,7 +275,9 @@ def extend(session: CommandSession, name: str, tokens: Sequence[str], worker: st
 )
 @click.option("--previous-secret", metavar="VARIABLE", help="With the one before it, while it is rotated.")
 @click.option("--token", metavar="VARIABLE", help="With the bearer token that is sent.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@click.option(
+    "--threads", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Requests at a time."
+)
 @click.option("--timeout", metavar="SPAN", help="For the whole answer to a request. Default: 10 seconds.")
 @click.option("--idle", type=float, metavar="SECONDS", help="End once nothing has come for so long.")
 @pass_session

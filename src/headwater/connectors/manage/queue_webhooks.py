@@ -44,20 +44,26 @@ _log = logging.getLogger("headwater")
 
 @dataclass(frozen=True)
 class PostOptions:
-    """Options of posting. `secret` signs requests, and so does `previous_secret` while receivers change to the new one;
-    `token` is sent as a bearer token. `timeout` limits the whole response to a request. After `open_after` consecutive
-    failures nothing is posted for `open_for`. A message is posted again after `delay`, which doubles each time. `threads`
-    threads post; with `idle`, posting ends after that many seconds without a message."""
+    """The options of `ws.post`, which it takes as keywords."""
 
     secret: str | None = None
+    """Secret that signs requests, as in Standard Webhooks."""
     previous_secret: str | None = None
+    """Second secret that requests are also signed with, while the receiver changes from it to `secret`."""
     token: str | None = None
+    """Bearer token of the header `Authorization`."""
     timeout: Span = "10 seconds"
+    """Longest time of a request with its answer."""
     open_after: int = CircuitOptions.opens_after
+    """Number of failures in a row after which the circuit opens and nothing is posted."""
     open_for: Span = f"{CircuitOptions.open_s} s"
+    """Time that the circuit stays open before one request is tried."""
     delay: Span = BACK_OFF
+    """Time after which a message that was not accepted is posted again, doubled with each delivery."""
     threads: int = 1
+    """Number of threads that post."""
     idle: float | None = None
+    """Seconds without a message after which posting ends; None to continue until `stop()`."""
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> PostOptions:

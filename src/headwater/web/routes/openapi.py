@@ -73,7 +73,7 @@ PATHS: dict[str, Plain] = {
                     "description": "the receipt, also in the header Headwater-Receipt",
                     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Receipt"}}},
                 },
-                **_problems(404, 408, 409, 413, 415, 422, 429, 507),
+                **_problems(404, 408, 409, 413, 415, 422, 429, 503, 504, 507),
             },
         },
         "get": {
@@ -94,7 +94,10 @@ PATHS: dict[str, Plain] = {
                 _parameter("on_gap", "what to do if records were removed: fail, earliest or latest"),
                 _parameter("Last-Event-ID", "continue after the event with this id", "header"),
             ],
-            "responses": {**_rows("records, with `next` to continue from"), **_problems(404, 406, 410, 429)},
+            "responses": {
+                **_rows("records, with `next` to continue from"),
+                **_problems(404, 406, 410, 429, 504),
+            },
         },
     },
     "/hooks/{hook}": {
@@ -110,7 +113,7 @@ PATHS: dict[str, Plain] = {
                     "description": "the receipt, also in the header Headwater-Receipt",
                     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Receipt"}}},
                 },
-                **_problems(404, 408, 413, 415, 422, 429, 503, 507),
+                **_problems(404, 408, 409, 413, 415, 422, 429, 503, 504, 507),
             },
         }
     },
@@ -120,7 +123,7 @@ PATHS: dict[str, Plain] = {
             "description": "Any column is a parameter that filters by one or several values. A filter by the key reads only the "
             "rows that are found.",
             "parameters": [_parameter("view", "the view's name", "path"), _LIMIT, _AS_OF, _AFTER, _TIMEOUT],
-            "responses": {**_rows("rows at one tick"), **_problems(404, 406, 410, 429, 503)},
+            "responses": {**_rows("rows at one tick"), **_problems(404, 406, 410, 429, 503, 504)},
         }
     },
     "/views/{view}/changes": {
@@ -136,7 +139,7 @@ PATHS: dict[str, Plain] = {
             ],
             "responses": {
                 "200": {"description": "events", "content": {"text/event-stream": {}}},
-                **_problems(404, 406, 429),
+                **_problems(404, 406, 429, 503, 504),
             },
         }
     },
@@ -183,13 +186,16 @@ PATHS: dict[str, Plain] = {
                 ),
                 _parameter("columns", "text columns to search, separated by commas"),
             ],
-            "responses": {**_rows("hits, best first, with _score"), **_problems(404, 406, 429)},
+            "responses": {**_rows("hits, best first, with _score"), **_problems(404, 406, 429, 503, 504)},
         }
     },
     "/metrics": {
         "get": {
             "summary": "Metrics for Prometheus",
-            "responses": {"200": {"description": "text", "content": {"text/plain": {}}}, **_problems(429)},
+            "responses": {
+                "200": {"description": "text", "content": {"text/plain": {}}},
+                **_problems(429, 504),
+            },
         }
     },
     "/health": {
