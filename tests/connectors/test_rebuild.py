@@ -171,7 +171,7 @@ def test_the_command_builds_a_sink_anew(ws: hw.Workspace, tmp_path: Path) -> Non
         return result
 
     told = run("files")
-    assert told.stdout.startswith("sink files: 3 rows of tick 1 compared and put in force")
+    assert told.stdout.startswith("sink files: 3 rows of tick 1 compared and activated")
     assert told.stderr.startswith(
         "filling a new version beside the one in force\ncomparing it with the view\n"
     )
