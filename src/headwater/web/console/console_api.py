@@ -101,7 +101,7 @@ def _ticks(here: ServedWorkspace, request: Request, pulse: Pulse) -> data.Docume
 def _tick(here: ServedWorkspace, request: Request, pulse: Pulse) -> data.Document:
     text = str(request.path_params["tick"])
     if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise UsageError(f"a tick is a number, not {text!r}")
+        raise UsageError(f"a tick is a number, not {text!r}", value=text)
     return data.tick(here, int(text), pulse.ticks)
 
 
@@ -125,14 +125,14 @@ async def act(request: Request) -> Response:
     here = served(request)
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
-        raise Problem(415, "unsupported-media-type", f"an order of type {kind!r} is not taken")
-    body = await in_time(request, whole(request, ORDER_BYTES_MAX, "an order"))
+        raise Problem(415, "unsupported-media-type", f"content type {kind!r} is not supported")
+    body = await in_time(request, whole(request, ORDER_BYTES_MAX, "the body"))
     try:
         order = orjson.loads(body)
     except ValueError as error:
-        raise UsageError(f"the order cannot be read: {error}") from None
+        raise UsageError(f"the body is not valid JSON: {error}", reason="not-json") from None
     if not isinstance(order, dict) or order.get("action") not in ACTIONS:
-        raise UsageError(f"an order has an action: {', '.join(ACTIONS)}")
+        raise UsageError(f"the body needs an action: {', '.join(ACTIONS)}", field="action")
     return json_response(await here.run(_acted, here, order, str(request.scope.get("headwater.guest", ""))))
 
 
@@ -141,7 +141,7 @@ def _acted(here: ServedWorkspace, order: Mapping[str, Any], guest: str) -> data.
     who = next((f"{token.name} (console)" for token in tokens(here.log) if token.digest == guest), "console")
     letter = order.get("letter")
     if not isinstance(letter, str):
-        raise UsageError("an order names a letter")
+        raise UsageError("the body needs the name of a dead letter", field="letter")
     reason = order.get("reason") or None
     expect = order.get("expect")
     match order["action"]:
@@ -161,7 +161,7 @@ def _acted(here: ServedWorkspace, order: Mapping[str, Any], guest: str) -> data.
 def _values(schema: pa.Schema, given: Any) -> dict[str, Any]:
     """Return the values entered in the form, by column: decoded from their text, and None for null."""
     if not isinstance(given, dict):
-        raise UsageError("an edit says which columns get which values")
+        raise UsageError("an edit needs an object of columns and values", field="values")
     found: dict[str, Any] = {}
     for name, value in given.items():
         if name not in schema.names or value is None:

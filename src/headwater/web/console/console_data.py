@@ -260,7 +260,8 @@ def event_times(here: ServedWorkspace, name: str, rows: int) -> Document:
     if made.time is None:
         raise UsageError(
             f"topic {made.name!r} has no event time",
-            hint="WATERMARK FOR column AS column - INTERVAL '...' in CREATE TOPIC names one",
+            hint="declare one in CREATE TOPIC: WATERMARK FOR column AS column - INTERVAL '...'",
+            topic=made.name,
         )
     infos = log.partitions(made.name)
     share = max(1, rows // len(infos))
@@ -375,10 +376,10 @@ def _state(made: ViewDefinition, manifest: Manifest | None) -> list[Document]:
 
 def _hint(log: Log, standing: ViewStatus, manifest: Manifest | None) -> str | None:
     if standing.status == "stopped":
-        told = stopped_lines(log, manifest)
-        return next((line.removeprefix("hint: ") for line in told if line.startswith("hint: ")), None)
+        lines = stopped_lines(log, manifest)
+        return next((line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")), None)
     if manifest is None:
-        return "no tick was made yet: `headwater run`, or ws.run(), makes the first"
+        return "no ticks yet: `headwater run`, or ws.run(), makes the first"
     return None
 
 
@@ -439,7 +440,7 @@ def _sorted(rows: pa.Table, sort: str | None) -> pa.Table:
     order = "descending" if sort is not None and sort.startswith("-") else "ascending"
     first = (sort or "").removeprefix("-")
     if sort is not None and first not in rows.column_names:
-        raise UsageError(f"there is no column {first!r} to sort by")
+        raise UsageError(f"there is no column {first!r} to sort by", column=first)
     names = [first] if sort is not None else []
     names += [name for name in rows.column_names if name not in names]
     flat: dict[str, pa.ChunkedArray] = {}
@@ -497,7 +498,7 @@ def source(here: ServedWorkspace, name: str) -> Document:
     sources = here.outside.sources
     spelled = sources.spelled(name)
     made = sources.definitions()[spelled]
-    told = sources.told(spelled)
+    status = sources.told(spelled)
     return _with_health(
         here,
         "source",
@@ -506,9 +507,9 @@ def source(here: ServedWorkspace, name: str) -> Document:
             "name": spelled,
             "sql": made.to_sql(),
             "type": made.kind,
-            "position": told.position,
+            "position": status.position,
             "topics": sorted(t.name for t in here.log.topics().values() if t.captured_by == spelled),
-            **source_figures(sources.facts().get(spelled), told.state),
+            **source_figures(sources.facts().get(spelled), status.state),
         },
     )
 
@@ -522,20 +523,20 @@ def _with_health(here: ServedWorkspace, kind: ComponentKind, document: Document)
 
 def source_figures(facts: Mapping[str, Any] | None, state: str) -> Document:
     """Return the metrics of a source."""
-    told = facts or {}
+    known = facts or {}
     return {
         "state": state,
-        "failed": not told.get("up", True),
-        "running": facts is not None and bool(told.get("up")),
-        "rows": told.get("rows"),
-        "commits": told.get("commits"),
-        "committed_at": milliseconds(told.get("committed_at")),
-        "retained_bytes": told.get("retained_bytes"),
-        "behind_bytes": told.get("behind_bytes"),
-        "over_budget": bool(told.get("over_budget")),
-        "stopped_tables": list(told.get("stopped_tables") or ()),
-        "counts": told.get("counts") or {},
-        "last_refused": list(told.get("last_refused") or ()),
+        "failed": not known.get("up", True),
+        "running": facts is not None and bool(known.get("up")),
+        "rows": known.get("rows"),
+        "commits": known.get("commits"),
+        "committed_at": milliseconds(known.get("committed_at")),
+        "retained_bytes": known.get("retained_bytes"),
+        "behind_bytes": known.get("behind_bytes"),
+        "over_budget": bool(known.get("over_budget")),
+        "stopped_tables": list(known.get("stopped_tables") or ()),
+        "counts": known.get("counts") or {},
+        "last_refused": list(known.get("last_refused") or ()),
     }
 
 
@@ -604,16 +605,16 @@ def letter_document(one: Any) -> Document:
         "original": one.letter.row[:TEXT_MAX],
         "copies": one.letter.copies,
         "version": one.version,
-        "deeds": [
+        "actions": [
             {
-                "action": deed.action,
-                "who": deed.who,
-                "at": milliseconds(deed.at),
-                "reason": deed.reason,
-                "settled": deed.settled,
-                "edited": deed.edited,
+                "action": action.action,
+                "who": action.who,
+                "at": milliseconds(action.at),
+                "reason": action.reason,
+                "settled": action.settled,
+                "edited": action.edited,
             }
-            for deed in one.deeds
+            for action in one.deeds
         ],
     }
 
@@ -625,5 +626,5 @@ def letter(here: ServedWorkspace, name: str) -> Document:
     try:
         return {**found, "columns": columns_of(dead.columns(name)), "fixed": None}
     except HeadwaterError as error:
-        told = error.message if error.hint is None else f"{error.message}: {error.hint}"
-        return {**found, "columns": [], "fixed": told}
+        reason = error.message if error.hint is None else f"{error.message}: {error.hint}"
+        return {**found, "columns": [], "fixed": reason}

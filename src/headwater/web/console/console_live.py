@@ -82,7 +82,7 @@ class Sampler:
             of["delay_s"] = None if mark_ms is None else now / 1e6 - mark_ms / 1e3
             figures[f"view:{standing.view}"] = of
             counts[f"view:{standing.view}"] = self._changed.get(standing.view, 0.0)
-        self._outside(figures, counts)
+        self._connectors(figures, counts)
         health = here.outside.health()
         with_health(figures, health)
         self._rates(figures, counts)
@@ -123,14 +123,14 @@ class Sampler:
         self._tick = kept[-1]
         return self._ticks.documents(len(new) + 1)
 
-    def _outside(self, figures: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
+    def _connectors(self, figures: dict[str, dict[str, Any]], counts: dict[str, float]) -> None:
         log, outside = self._here.log, self._here.outside
         if log.entries(SOURCE):
             known = outside.sources.facts()
             for name in outside.sources.definitions():
                 facts = known.get(name)
-                told = str(facts["state"]) if facts is not None else outside.sources.told(name).state
-                figures[f"source:{name}"] = data.source_figures(facts, told)
+                state = str(facts["state"]) if facts is not None else outside.sources.told(name).state
+                figures[f"source:{name}"] = data.source_figures(facts, state)
                 if facts is not None:
                     counts[f"source:{name}"] = float(facts.get("rows") or 0)
         if log.entries(SINK):
@@ -170,13 +170,13 @@ class Pulse:
         self._here = here
         self._sampler = Sampler(here, self.ticks)
         self._bell = Bell(asyncio.get_running_loop())
-        self._followers = 0
+        self._clients = 0
         self._task: asyncio.Task[None] | None = None
         self._latest = b""
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events, each a sample; the first at once."""
-        self._followers += 1
+        self._clients += 1
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             if self._task is None or self._task.done():
@@ -192,12 +192,12 @@ class Pulse:
                     await self._bell.wait(LOOK_S, rung)
             yield end("the server stops")
         finally:
-            self._followers -= 1
+            self._clients -= 1
 
     async def _sample(self) -> None:
-        while self._followers and not self._here.streams.stopping.is_set():
+        while self._clients and not self._here.streams.stopping.is_set():
             try:
-                self._latest = event("figures", await self._here.run(self._taken))
+                self._latest = event("figures", await self._here.run(self._sampled))
             except Exception as error:  # noqa: BLE001 - clients get the error as an event, and the next sample may succeed
                 self._latest = event("trouble", problem_of(error).document())
             self.samples += 1
@@ -205,7 +205,7 @@ class Pulse:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._here.streams.stopping.wait(), EVERY_S)
 
-    def _taken(self) -> str:
+    def _sampled(self) -> str:
         return orjson.dumps(self._sampler.take()).decode()
 
 
@@ -219,18 +219,18 @@ class Tail:
         self._columns = [*hidden, *(("_op",) if self.topic.keyed else ()), *self.topic.schema.names]
         infos = self._log.partitions(self.topic.name)
         share = -(-TAIL_ROWS // len(infos))
-        self._places = {p: max(info.first, info.end - share) for p, info in infos.items()}
+        self._positions = {p: max(info.first, info.end - share) for p, info in infos.items()}
 
     def next(self) -> str | None:
         """Return the records since the last call, the newest first; None if there are none."""
         infos = self._log.partitions(self.topic.name)
-        come = sum(info.end - self._places[p] for p, info in infos.items())
-        if not come:
+        received = sum(info.end - self._positions[p] for p, info in infos.items())
+        if not received:
             return None
         share = -(-TAIL_ROWS // len(infos))
-        starts = {p: max(self._places[p], info.end - share) for p, info in infos.items()}
+        starts = {p: max(self._positions[p], info.end - share) for p, info in infos.items()}
         rows = data.newest_first(data.read(self._log, self.topic, starts, infos, self._columns))
-        self._places = {p: info.end for p, info in infos.items()}
+        self._positions = {p: info.end for p, info in infos.items()}
         late = [0] * rows.num_rows
         if self.topic.time is not None:
             behind = pc.less(rows[self.topic.time].cast(pa.int64()), rows["_watermark"].cast(pa.int64()))
@@ -238,7 +238,7 @@ class Tail:
         shown = rows.drop_columns(["_watermark"])
         document: Mapping[str, Any] = {
             "columns": data.columns_of(shown.schema, self.topic.key),
-            "come": come,
+            "received": received,
             "late": late,
             "rows": data.rows_of(shown),
         }
