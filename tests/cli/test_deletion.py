@@ -25,7 +25,7 @@ def run(folder: Path, *words: str) -> Result:
 def test_forget_tells_every_place(folder: Path) -> None:
     done = run(folder, "forget", "1", "--reason", "asked", "--by", "anna")
     assert done.exit_code == 0, done.output
-    assert "forget-1: '1' was forgotten, 1 record" in done.output
+    assert "forget-1: forgot '1', 1 record" in done.output
     assert "the key was destroyed" in done.output
     assert "out of reach" in done.output
     told = json.loads(run(folder, "deletions", "--json").output)

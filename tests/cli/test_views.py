@@ -378,7 +378,7 @@ def test_tail_of_a_view_says_how_to_read_it(run: Run) -> None:
 def test_views_are_listed(run: Run, tmp_path: Path) -> None:
     lines = run("views").stdout.splitlines()
     assert lines[0].split()[:3] == ["view", "status", "reads"]
-    assert lines[2].split()[:4] == ["revenue", "live", "orders,", "customers"]
+    assert lines[2].split()[:4] == ["revenue", "live", "customers,", "orders"]
     assert [v["view"] for v in listed(run("views", "--json"))] == ["average", "revenue"]
     hw.open(tmp_path / "empty").close()
     assert invoke(tmp_path / "empty", "views").stdout.startswith("no views yet")

@@ -134,11 +134,8 @@ def test_a_listing_shows_what_is_there(busy: Path) -> None:
     ):
         assert part in status, part
     assert "urls_as_numbers is stopped: " in invoke(busy, "views").stdout
-    late = invoke(busy, "late").stdout.splitlines()
-    assert [line.split()[:2] for line in late[1:]] == [
-        ["clicks_per_hour", "drop"],
-        ["clicks_per_minute", "divert"],
-    ]
+    late = [line.split()[:2] for line in invoke(busy, "late").stdout.splitlines()]
+    assert late[-2:] == [["clicks_per_hour", "drop"], ["clicks_per_minute", "divert"]]
     described = invoke(busy, "sql", "DESCRIBE orders").stdout
     assert {line.split()[1] for line in described.splitlines()[1:]} == {"BIGINT", "STRING"}
     explained = invoke(busy, "sql", "EXPLAIN revenue_by_country").stdout

@@ -93,7 +93,9 @@ def test_the_header_is_not_green_without_an_engine_and_leads_to_what_is_wrong(
         beside(shop, ServerSettings(port=0)) as address,
         page_of(browser, address) as page,
     ):
-        shop.log.faults.report("background", "alert notifications", "the receiver does not answer", "headwater doctor")
+        shop.log.faults.report(
+            "background", "alert notifications", "the receiver does not answer", "headwater doctor"
+        )
         see(page, "engine not running")
         assert page.locator(".bar .dot").first.get_attribute("data-tone") == "warn"
         header = page.locator(".bar-health").first

@@ -104,7 +104,7 @@ def views_of(workspace: Workspace) -> Views:
     return workspace._views
 
 
-def outside_of(workspace: Workspace) -> Supervisor:
+def supervisor_of(workspace: Workspace) -> Supervisor:
     """Return the supervisor of a workspace's sources and sinks."""
     return workspace._outside
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.cli.output import print_facts, print_json, print_listing, print_table, print_text
-from headwater.cli.session import CommandSession, json_option, outside_of, pass_session
+from headwater.cli.session import CommandSession, json_option, pass_session, supervisor_of
 from headwater.cli.tables import GAP, width
 from headwater.core.errors import HeadwaterError, UsageError
 
@@ -41,8 +41,8 @@ def _complete_owner(context: click.Context, parameter: click.Parameter, incomple
     )
     try:
         with session.open() as ws:
-            outside = outside_of(ws)
-            names = [*outside.sinks.definitions()]
+            supervisor = supervisor_of(ws)
+            names = [*supervisor.sinks.definitions()]
             names += [name for kind in ("source", "view", "queue") for name in ws.log.entries(kind)]
             return [name for name in sorted(set(names)) if name.startswith(incomplete)]
     except HeadwaterError:
@@ -90,7 +90,7 @@ def dead(context: click.Context, as_json: bool) -> None:
         letters = ws.dead()
         found = letters.counts()
         _say_silent(letters)
-        others = [one for one in outside_of(ws).rejected() if one.outcome != "diverted"]
+        others = [one for one in supervisor_of(ws).rejected() if one.outcome != "diverted"]
     print_listing(
         _counts(found, others), as_json=as_json, empty=NONE_DEAD, optional=("resolved", "edited", "replayed")
     )

@@ -14,7 +14,7 @@ from headwater.cli.commands.serve import served
 from headwater.cli.listings import VIEWS
 from headwater.cli.logs import logged, print_log_path
 from headwater.cli.output import print_json
-from headwater.cli.session import CommandSession, json_option, outside_of, pass_session, views_of
+from headwater.cli.session import CommandSession, json_option, pass_session, supervisor_of, views_of
 from headwater.core.errors import (
     AlertExistsError,
     EngineRunningError,
@@ -147,7 +147,9 @@ def _apply(ws: Workspace, file: str | None, as_json: bool) -> None:
             name = f"{what} {_name(statement)}"
             before = _existing(ws, statement)
             try:
-                rows = execute(ws.log, statement, ws.log.clock, lambda: views_of(ws), lambda: outside_of(ws))
+                rows = execute(
+                    ws.log, statement, ws.log.clock, lambda: views_of(ws), lambda: supervisor_of(ws)
+                )
             except _EXIST as error:
                 if not (error.facts.get("same") or error.facts.get("difference") == []):
                     raise
@@ -228,12 +230,12 @@ def _run_engine(
     start_spark(views)
     with asked_to_stop() as asked:
         begin = views.store.latest()
-        runner = views.start(pace_of(every), tick_rows, ownership, outside_of(ws))
+        runner = views.start(pace_of(every), tick_rows, ownership, supervisor_of(ws))
         _print_stopped_views(ws, begin)
         _print_stopped_sources(ws)
         count = len(ws.log.entries("view"))
         click.echo(f"running {count} {'view' if count == 1 else 'views'}; Ctrl-C stops", err=True)
-        listener.follow(runner, asked, outside_of(ws), begin)
+        listener.follow(runner, asked, supervisor_of(ws), begin)
         report = runner.stop()
     _report(report, as_json, f"stopped at {_summary(report)}")
     _print_stopped_views(ws, views.store.latest())
@@ -284,7 +286,7 @@ def _fail_if_stopped(ws: Workspace) -> None:
 
 def _print_stopped_sources(ws: Workspace) -> bool:
     """Print which sources and tables of sources are stopped, with reason and remedy. Returns whether there are any."""
-    found = outside_of(ws).sources.stopped() if ws.log.entries("source") else {}
+    found = supervisor_of(ws).sources.stopped() if ws.log.entries("source") else {}
     for what, why in found.items():
         click.echo(f"{what} is stopped: {why}", err=True)
     return bool(found)

@@ -23,8 +23,8 @@ from headwater.cli.session import (
     CommandSession,
     complete_topic,
     json_option,
-    outside_of,
     pass_session,
+    supervisor_of,
     views_of,
 )
 
@@ -205,7 +205,7 @@ def _sinks_behind(ws: Workspace) -> list[dict[str, Any]]:
         return []
     from headwater.connectors.manage.sink_probe import look_at
 
-    sinks = outside_of(ws).sinks
+    sinks = supervisor_of(ws).sinks
     declared = sinks.definitions()
     found = []
     for name, status in look_at(sinks, declared).items():

@@ -153,16 +153,16 @@ def _drop_sink(sink: SinkHandle, as_json: bool) -> None:
 
 def _sink(sink: SinkHandle, *, verify: bool, back: bool, as_json: bool) -> None:
     with _steps() as report:
-        done: Rebuilt = (sink.back if back else sink.rebuild)(verify=verify, told=report)
+        rebuilt: Rebuilt = (sink.back if back else sink.rebuild)(verify=verify, told=report)
     if as_json:
-        print_json(done)
+        print_json(rebuilt)
         return
-    compared = "compared and " if done.verified else ""
+    compared = "compared and " if rebuilt.verified else ""
     click.echo(
-        f"sink {done.sink}: {done.rows:,} rows of tick {done.tick:,} {compared}activated, {done.seconds:.1f} s"
+        f"sink {rebuilt.sink}: {rebuilt.rows:,} rows of tick {rebuilt.tick:,} {compared}activated, {rebuilt.seconds:.1f} s"
     )
     click.echo(
-        f"the previous version is kept as {done.old}; headwater rebuild {done.sink} --drop-old removes it",
+        f"the previous version is kept as {rebuilt.old}; headwater rebuild {rebuilt.sink} --drop-old removes it",
         err=True,
     )
 

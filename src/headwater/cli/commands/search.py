@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwater.cli.results import print_rows, shown
-from headwater.cli.session import CommandSession, complete_sink, json_option, outside_of, pass_session
+from headwater.cli.session import CommandSession, complete_sink, json_option, pass_session, supervisor_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ def search(
     with session.open() as ws:
         from headwater.connectors.manage.search_filters import read_filter
 
-        index = outside_of(ws).sinks.index(sink)
+        index = supervisor_of(ws).sinks.index(sink)
         layout = index.layout
         chosen = [read_filter(one, layout.schema) for one in filters] if layout is not None else []
         found = index.query(text, chosen, limit, highlight)

@@ -15,7 +15,7 @@ from headwater.cli.commands import queue
 from headwater.cli.commands.views import LEFT_OUT
 from headwater.cli.listings import QUEUES, SINKS, SOURCES, TOPICS, VIEWS
 from headwater.cli.output import print_facts, print_json, print_table, shown_bytes, shown_seconds
-from headwater.cli.session import CommandSession, json_option, outside_of, pass_session, views_of
+from headwater.cli.session import CommandSession, json_option, pass_session, supervisor_of, views_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,15 +91,15 @@ def _about(ws: Workspace) -> dict[str, Any]:
 
     assert ws.path is not None
     now = SystemClock().now_us()
-    made, outside = views_of(ws), outside_of(ws)
-    manifest, owner = made.store.latest(), made.engine()
-    asked = _asked(ws)
-    health = outside.health()
+    views, supervisor = views_of(ws), supervisor_of(ws)
+    manifest, owner = views.store.latest(), views.engine()
+    sinks = _sink_statuses(ws)
+    health = supervisor.health()
     return {
         "workspace": str(ws.path.absolute()),
         "health": _health(health),
-        "alerts": [asdict(alert) | {"since": from_us(alert.since)} for alert in outside.alerts.active()],
-        "rejected": rejected_rows(ws.log, made, outside),
+        "alerts": [asdict(alert) | {"since": from_us(alert.since)} for alert in supervisor.alerts.active()],
+        "rejected": rejected_rows(ws.log, views, supervisor),
         "engine": None
         if owner is None
         else {
@@ -114,16 +114,16 @@ def _about(ws: Workspace) -> dict[str, Any]:
             "tick": manifest.tick,
             "committed_at": from_us(manifest.committed_at),
             "age_seconds": max(0, now - manifest.committed_at) / 1e6,
-            "first_kept": made.store.ticks()[0],
-            "base": base.tick if (base := Bases(made.store.storage).newest()) is not None else None,
+            "first_kept": views.store.ticks()[0],
+            "base": base.tick if (base := Bases(views.store.storage).newest()) is not None else None,
         },
         "topics": _topics(ws.log, waiting_rows(ws.log, manifest)),
         "views": [
-            asdict(standing) | {"ledger": total(made.reports.ledger(standing.view))}
-            for standing in standings(ws.log, manifest)
+            asdict(status) | {"ledger": total(views.reports.ledger(status.view))}
+            for status in standings(ws.log, manifest)
         ],
         "sources": _sources(ws, health),
-        "sinks": _sinks(ws, health, asked),
+        "sinks": _sinks(ws, health, sinks),
         "queues": queue.queue_rows(ws),
         "disk": {
             "topics_bytes": _size(ws.path / "topics"),
@@ -155,17 +155,17 @@ def _sources(ws: Workspace, health: Health) -> list[dict[str, Any]]:
     """Return the status of each source, as reported by the process that runs the source."""
     if not ws.log.entries("source"):
         return []
-    sources = outside_of(ws).sources
+    sources = supervisor_of(ws).sources
     known = sources.facts()
     found = []
-    for name, made in sources.definitions().items():
-        told, facts = sources.told(name), known.get(name, {})
+    for name, source in sources.definitions().items():
+        status, facts = sources.told(name), known.get(name, {})
         found.append(
             {
                 "source": name,
-                "kind": made.kind,
-                "state": _state_of(health.of("source", name), told.state),
-                "position": told.position,
+                "kind": source.kind,
+                "state": _state_of(health.of("source", name), status.state),
+                "position": status.position,
                 "unconfirmed_bytes": facts.get("behind_bytes"),
                 "retained_bytes": facts.get("retained_bytes"),
                 "stopped_tables": dict(sources.stopped_tables(name)),
@@ -176,47 +176,49 @@ def _sources(ws: Workspace, health: Health) -> list[dict[str, Any]]:
     return found
 
 
-def _state_of(found: ComponentHealth | None, told: str) -> str:
+def _state_of(found: ComponentHealth | None, reported: str) -> str:
     """Return the state of a source: the health's, or, if that is fine, the state that the source reports."""
-    return told if found is None or found.severity == "ok" or found.state == "not running" else found.state
+    return (
+        reported if found is None or found.severity == "ok" or found.state == "not running" else found.state
+    )
 
 
-def _asked(ws: Workspace) -> Mapping[str, SinkStatus]:
+def _sink_statuses(ws: Workspace) -> Mapping[str, SinkStatus]:
     """Return the status of sinks with their targets probed; targets that do not answer are not waited for."""
     if not ws.log.entries("sink"):
         return {}
     from headwater.connectors.manage.sink_probe import look_at
 
-    sinks = outside_of(ws).sinks
+    sinks = supervisor_of(ws).sinks
     return look_at(sinks, sinks.definitions())
 
 
-def _sink_state(found: ComponentHealth, told: SinkStatus) -> str:
+def _sink_state(found: ComponentHealth, sink: SinkStatus) -> str:
     """Return the state of a sink: the health's, or, for a sink that does not run, the state of its target if that
     failed to answer."""
-    if found.state == "not running" and told.status.state in ("retrying", "stopped"):
-        return told.status.state
+    if found.state == "not running" and sink.status.state in ("retrying", "stopped"):
+        return sink.status.state
     return found.state
 
 
-def _sinks(ws: Workspace, health: Health, asked: Mapping[str, SinkStatus]) -> list[dict[str, Any]]:
+def _sinks(ws: Workspace, health: Health, statuses: Mapping[str, SinkStatus]) -> list[dict[str, Any]]:
     """Return the status of each sink."""
-    declared = outside_of(ws).sinks.definitions()
+    declared = supervisor_of(ws).sinks.definitions()
     return [
         {
             "sink": name,
             "view": declared[name].view,
             "kind": declared[name].kind,
-            "state": _sink_state(found, told),
-            "tick": told.status.tick,
-            "behind_ticks": told.lag.ticks,
-            "behind_rows": told.lag.rows,
-            "behind_seconds": round(told.lag.seconds, 3),
-            "withheld": told.status.withheld,
-            "circuit": told.status.circuit,
-            "reason": found.reason if found.state != "not running" else told.status.reason,
+            "state": _sink_state(found, sink),
+            "tick": sink.status.tick,
+            "behind_ticks": sink.lag.ticks,
+            "behind_rows": sink.lag.rows,
+            "behind_seconds": round(sink.lag.seconds, 3),
+            "withheld": sink.status.withheld,
+            "circuit": sink.status.circuit,
+            "reason": found.reason if found.state != "not running" else sink.status.reason,
         }
-        for name, told in asked.items()
+        for name, sink in statuses.items()
         if name in declared and (found := health.of("sink", name)) is not None
     ]
 
