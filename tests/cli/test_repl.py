@@ -24,6 +24,7 @@ from headwater.cli.commands.repl import (
     may_be_kept,
     statements_of,
 )
+from tests.cli.outcome import code_of
 
 Talk = Callable[..., str]
 
