@@ -45,8 +45,8 @@ CREATE ALERT high_revenue ON revenue_by_country WHEN revenue > 10 NOTIFY TOPIC W
 """
 
 
-def build(folder: Path, spark: SparkSession | None = None) -> Path:
-    """Make the workspace below `folder`, and return its path."""
+def build(folder: Path, spark: SparkSession | None = None, *, token: bool = True) -> Path:
+    """Make the workspace below `folder`, and return its path. Without a `token` its server asks for none."""
     drop = folder / "drop"
     drop.mkdir(parents=True)
     (drop / "products.csv").write_text("sku,title,price\nk-1,Kettle,19.5\nl-1,Lamp with a shade,44\n")
@@ -58,6 +58,8 @@ def build(folder: Path, spark: SparkSession | None = None) -> Path:
         _append_late(ws)
         ws.run()
         _use(ws)
+        if token:
+            tokens.create(ws.log, "dashboard", ["read"])
         ws.run()
     return place
 
@@ -102,6 +104,5 @@ def _use(ws: hw.Workspace) -> None:
     news = ws.standing("news")
     news.add("spark", "title:spark AND body:streaming", owner="ann")
     ws.topic("articles").append([{"id": 1, "title": "Spark today", "body": "streaming joins"}])
-    tokens.create(ws.log, "dashboard", ["read"])
     ws.forget("3", by="ann", reason="asked by mail")
     ws.excise("clicks", "user = 3", by="ann", reason="test traffic")

@@ -139,7 +139,7 @@ def test_a_listing_shows_what_is_there(busy: Path) -> None:
     described = invoke(busy, "sql", "DESCRIBE orders").stdout
     assert {line.split()[1] for line in described.splitlines()[1:]} == {"BIGINT", "STRING"}
     explained = invoke(busy, "sql", "EXPLAIN revenue_by_country").stdout
-    assert "country STRING, revenue DECIMAL(20, 2), orders BIGINT" in " ".join(explained.split())
+    assert "country STRING, revenue DECIMAL(20,2), orders BIGINT" in " ".join(explained.split())
 
 
 @pytest.mark.slow

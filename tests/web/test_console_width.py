@@ -66,7 +66,7 @@ def browser() -> Iterator["Browser"]:
 @pytest.fixture(scope="module")
 def address(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("busy")
-    place = build(folder, spark)
+    place = build(folder, spark, token=False)
     with hw.open(place, keys=folder / "keys") as ws, beside(ws, ServerSettings(port=0)) as found:
         yield found
 
@@ -78,7 +78,7 @@ def test_no_page_is_wider_than_the_screen(browser: "Browser", address: str, widt
         page.set_viewport_size({"width": width, "height": 900})
         for path in PAGES:
             page.goto(address + path)
-            page.get_by_text("live").first.wait_for()
+            expect(page.locator(".link-state")).to_contain_text("live")
             expect(page.locator(".loading")).to_have_count(0)
             wrong += [f"{path}: {found}" for found in page.evaluate(BEYOND)]
         page.goto(address + "#/")

@@ -26,11 +26,11 @@ export function dead(openPanel) {
   }
 
   function list() {
-    return h("div", { class: "scroll" }, h("table", { class: "rows letters" }, h("caption", { class: "unseen" }, "Dead letters"),
+    return h("div", { class: "scroll" }, h("table", { class: "rows stacked letters" }, h("caption", { class: "unseen" }, "Dead letters"),
       h("thead", null, h("tr", null, ["dead letter", "rejected by", "state", "at", "error"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", null, letters.map((one) => h("tr", { class: "choice", onclick: () => open(one.id) },
-        h("td", null, h("button", { type: "button", class: "linklike mono", onclick: (event) => { event.stopPropagation(); open(one.id); } }, one.id)),
-        h("td", null, one.owner), h("td", null, h("span", { class: "tag", "data-tone": one.state === "open" ? "warn" : null }, one.state)), h("td", { class: "mono" }, moment(one.at)), h("td", { title: one.error }, one.error))))));
+        h("td", { data: { name: "dead letter" } }, h("button", { type: "button", class: "linklike mono", onclick: (event) => { event.stopPropagation(); open(one.id); } }, one.id)),
+        h("td", { data: { name: "rejected by" } }, one.owner), h("td", { data: { name: "state" } }, h("span", { class: "tag", "data-tone": one.state === "open" ? "warn" : null }, one.state)), h("td", { class: "mono", data: { name: "at" } }, moment(one.at)), h("td", { title: one.error, data: { name: "error" } }, one.error))))));
   }
 
   function open(id) {

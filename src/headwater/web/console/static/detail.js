@@ -91,7 +91,7 @@ const BODIES = {
     section("Statement", code(doc.sql)),
   ],
   sink: (doc) => [
-    doc.reason ? h("div", { class: "trouble", role: "alert" }, h("div", null, h("p", { class: "trouble-title" }, `${doc.state}: ${doc.reason}`), h("p", { class: "hint" }, doc.attempts ? `${unit(doc.attempts, "failed attempt")} since the last success` : "`headwater status` shows the next step"))) : null,
+    doc.reason ? h("div", { class: "trouble", role: "alert", "data-tone": doc.state === "not running" ? "calm" : null }, h("div", null, h("p", { class: "trouble-title" }, `${doc.state}: ${doc.reason}`), h("p", { class: "hint" }, doc.state === "not running" ? "headwater run starts the engine, and with it sources and sinks" : doc.attempts ? `${unit(doc.attempts, "failed attempt")} since the last success` : "`headwater status` shows the next step"))) : null,
     facts([["kind", doc.type], ["state", doc.state], ["view", link("view", doc.view.split(".")[0])], ["key", doc.key.join(", ") || "none"], ["tick", exact(doc.tick)], ["rows applied", exact(doc.applied_rows)], ["rows rejected", exact(doc.withheld)], ...(doc.circuit ? [["circuit", doc.circuit]] : [])]),
     section("Statement", code(doc.sql)),
   ],

@@ -37,7 +37,7 @@ function node(made, [width, height], open) {
     type: "button", class: `node ${made.kind}`, tabindex: "-1", data: { id: made.id },
     style: { left: `${made.x}px`, top: `${made.y}px`, width: `${width}px`, height: `${height}px` },
     onclick: () => open(made.id),
-  }, h("span", { class: "node-head" }, icon(iconOf(made)), h("span", { class: "node-name" }, made.name), (made.kind === "source" || made.kind === "sink") && made.name.length <= 12 ? h("small", { class: "node-label" }, made.label) : null, state),
+  }, h("span", { class: "node-head" }, icon(iconOf(made)), h("span", { class: "node-name", title: made.name }, made.name), (made.kind === "source" || made.kind === "sink") && made.name.length <= 12 ? h("small", { class: "node-label" }, made.label) : null, state),
   line.node, h("span", { class: "stats" }, stats.map((stat) => stat.node)));
   return {
     made, button,

@@ -10,8 +10,10 @@ const LINKED = ["view", "source", "sink"];
 const subject = (one) => (LINKED.includes(one.kind) ? h("a", { href: path(one.kind, one.name) }, one.name) : one.name);
 
 function rows(caption, head, lines) {
-  return h("div", { class: "scroll" }, h("table", { class: "rows" }, h("caption", { class: "unseen" }, caption),
-    h("thead", null, h("tr", null, head.map((name) => h("th", { scope: "col" }, name)))), h("tbody", null, lines)));
+  // On a narrow screen each row is a block, and its cells have the names of their columns before them.
+  for (const line of lines) [...line.children].forEach((cell, at) => { cell.dataset.name = head[at]; });
+  return h("div", { class: "scroll" }, h("table", { class: "rows stacked" }, h("caption", { class: "unseen" }, caption),
+    h("thead", null, h("tr", null, head.map((name) => h("th", { scope: "col", class: name === "rows" || name === "open" ? "number" : null }, name)))), h("tbody", null, lines)));
 }
 
 function problem(one) {
@@ -41,7 +43,7 @@ export function health() {
   const stop = listen(update);
   update();
   return {
-    page: h("div", { class: "page" }, h("header", { class: "page-head" }, h("h1", null, icon("health"), "Health"), h("p", { class: "lead" }, "As headwater status and /health/ready report it.")), place),
+    page: h("div", { class: "page" }, h("header", { class: "page-head" }, h("h1", null, "Health"), h("p", { class: "lead" }, "As headwater status and /health/ready report it.")), place),
     title: "Health",
     close: stop,
   };

@@ -26,7 +26,7 @@ export function ticks(number) {
   function draw() {
     if (!list.length) { clear(place, nothing("No ticks yet.", "The engine makes them:", h("code", { class: "inline" }, "headwater run"))); return; }
     if (!plot.node.isConnected || place.firstChild !== plot.node) {
-      clear(place, plot.node, h("div", { class: "scrub ticks-scrub" }, range), h("p", { class: "legend spread" }, label, h("span", null, PHASES.map((phase) => [h("i", { class: "swatch", "data-phase": phase }), phase]))));
+      clear(place, plot.node, h("div", { class: "scrub ticks-scrub" }, range), h("p", { class: "legend spread" }, label, h("span", { class: "legend" }, PHASES.map((phase) => h("span", { class: "pair" }, h("i", { class: "swatch", "data-phase": phase }), phase)))));
     }
     let at = chosen === null ? list.length - 1 : list.findIndex((one) => one.tick >= chosen);
     if (at < 0) at = list.length - 1;
