@@ -1,6 +1,7 @@
-"""What happens in the shop: visits, orders, payments, and the odd day. A function of a seed, and of no clock.
+"""The events of the shop: visits, orders, payments and special offers. They depend on a seed, and on no clock.
 
-Nothing is written here: `life()` says what is done when, in seconds since the doors opened, and `play.py` does it.
+Nothing is written here: `life()` yields events with their times, in seconds since the shop opened, and `play.py` carries
+them out.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Click:
-    """A page that somebody looked at; by the shop's clock it happened at `occurred` and was sent at the action's time."""
+    """A page view; by the shop's clock it happened at `occurred` and was sent at the action's time."""
 
     device: str
     clock_error: float
@@ -59,7 +60,7 @@ class Click:
 
 @dataclass(frozen=True)
 class Order:
-    """Somebody buys; the stock goes down in the same transaction."""
+    """An order; the stock is reduced in the same transaction."""
 
     id: int
     customer: int
@@ -81,7 +82,7 @@ class Payment:
 
 @dataclass(frozen=True)
 class Cancel:
-    """An order is taken back before it was paid."""
+    """A cancellation of an order before its payment."""
 
     order: int
     product: int
@@ -125,7 +126,7 @@ What = Click | Order | Payment | Cancel | Move | Reprice | Restock | Arrival
 
 @dataclass(frozen=True)
 class Action:
-    """What is done, and when; `note` is for whoever watches."""
+    """An event and its time; `note` is printed by the demo."""
 
     at: float
     what: What
@@ -230,7 +231,7 @@ class _Shop:
             start, Reprice(star.id, f"{star.name} (flash sale)", half), f"flash sale: {star.name} at {half}"
         )
         self._at(
-            end, Reprice(star.id, star.name, star.price), f"the sale is over: {star.name} at {star.price}"
+            end, Reprice(star.id, star.name, star.price), f"the flash sale ends: {star.name} at {star.price}"
         )
         bulk = self._catalogue[star.id % len(self._catalogue) + 1]
         order = Order(

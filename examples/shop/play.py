@@ -1,4 +1,4 @@
-"""Doing what `life.py` says, when it says it: orders into Postgres, clicks to Headwater over HTTP."""
+"""Carries out the events of `life.py` at their times: orders into Postgres, clicks to Headwater over HTTP."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from .life import Action, Arrival, Cancel, Click, Move, Order, Payment, Reprice,
 
 BATCH_SECONDS = 0.1
 POST_SECONDS, STOP_SECONDS = 60.0, 5.0
-"""For how long clicks are sent again that were not taken: while the doors are open, and afterwards."""
+"""For how long rejected clicks are sent again: while the shop is open, and afterwards."""
 
 
 class Play:
-    """The shop at work, in two threads: one writes to its database, one sends its visitors' clicks.
+    """The activity of the shop, in two threads: one writes to its database, one sends its visitors' clicks.
 
-    `done` counts what was done; `commits` has the moment just before each order was committed, by its number.
+    `done` counts events by kind; `commits` has the time just before each order was committed, by its number.
     """
 
     def __init__(
-        self, shop_url: str, web_url: str, seed: int, seconds: float | None, told: Callable[[str], None]
+        self, shop_url: str, web_url: str, seed: int, seconds: float | None, report: Callable[[str], None]
     ) -> None:
         self.done: Counter[str] = Counter()
         self.commits: dict[int, float] = {}
         self.failed: BaseException | None = None
         self._shop_url, self._web = shop_url, urlsplit(web_url)
-        self._seed, self._actions, self._told = seed, life.life(seed, seconds), told
+        self._seed, self._actions, self._report = seed, life.life(seed, seconds), report
         self._clicks: deque[Action] = deque()
         self._over, self._stop = threading.Event(), threading.Event()
         self._threads = [
@@ -44,7 +44,7 @@ class Play:
         ]
 
     def start(self) -> None:
-        """Open the doors."""
+        """Open the shop."""
         self._began = time.monotonic()
         self._epoch = datetime.now(UTC)
         for thread in self._threads:
@@ -52,16 +52,16 @@ class Play:
 
     @property
     def over(self) -> bool:
-        """Whether everything is done."""
+        """Whether all events were carried out."""
         return not any(thread.is_alive() for thread in self._threads)
 
     @property
     def seconds(self) -> float:
-        """How long the doors have been open."""
+        """Seconds since the shop opened."""
         return time.monotonic() - self._began
 
     def stop(self) -> None:
-        """Close the doors; what was begun is done."""
+        """Close the shop; events in progress are completed."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -92,7 +92,7 @@ class Play:
                         continue
                     self._carry_out(shop, action)
                     if action.note:
-                        self._told(action.note)
+                        self._report(action.note)
         finally:
             self._over.set()
 
@@ -155,7 +155,7 @@ class Play:
         connection.close()
 
     def _post(self, connection: http.client.HTTPConnection, number: int, batch: list[Action]) -> None:
-        """Until it is taken: the key has it written once, however often it is sent."""
+        """Send a batch until it is accepted; its idempotency key has it written once, however often it is sent."""
         body = "\n".join(json.dumps(self._row(action)) for action in batch).encode()
         headers = {
             "Content-Type": "application/x-ndjson",
@@ -170,12 +170,12 @@ class Play:
                 if answer.status < 300:
                     return
                 if answer.status not in (429, 503):
-                    raise RuntimeError(f"clicks were refused: {said}")
+                    raise RuntimeError(f"the server rejected clicks: {said}")
             except (OSError, http.client.HTTPException) as failure:
                 connection.close()
                 said = str(failure)
             if time.monotonic() > begun + (STOP_SECONDS if self._stop.is_set() else POST_SECONDS):
-                raise RuntimeError(f"clicks are not taken: {said}")
+                raise RuntimeError(f"clicks could not be sent: {said}")
             time.sleep(0.2)
 
     def _row(self, action: Action) -> dict[str, object]:
@@ -193,8 +193,8 @@ class Play:
         }
 
 
-def furnish(shop_url: str, schema: str, seed: int) -> None:
-    """The shop before it opens: its tables, its customers, its catalogue, and what it has sold so far."""
+def fill_tables(shop_url: str, schema: str, seed: int) -> None:
+    """Create the shop's tables, with its customers, its catalogue and its past orders."""
     now = datetime.now(UTC)
     with psycopg.connect(shop_url) as shop:
         shop.execute(schema)
@@ -224,7 +224,7 @@ def _stock_up(shop: psycopg.Connection, products: list[life.Product]) -> None:
 
 
 def truth(shop_url: str) -> dict[str, list[tuple[str, Decimal, int]]]:
-    """What the shop's own database says, in Postgres' words: the views have to agree."""
+    """Return the result of a query of the shop's database, which the view must equal."""
     with psycopg.connect(shop_url) as shop:
         revenue = shop.execute(
             "SELECT c.country, sum(o.amount), count(*) FROM orders o JOIN customers c ON c.id = o.customer_id "

@@ -1,4 +1,4 @@
-"""The report at the end: what came in, how long it took, what was late, and whether everything is equal."""
+"""The report at the end: rows, latencies, late rows, alerts, and the result of the verification."""
 
 from __future__ import annotations
 
@@ -24,47 +24,45 @@ CAPTURED = ("customers", "products", "stock", "orders", "payments")
 
 @dataclass(frozen=True)
 class Facts:
-    """What is told, and whether what should agree does."""
+    """Lines of the report, and differences that were found."""
 
-    told: dict[str, str]
+    lines: dict[str, str]
     wrong: list[str]
 
 
 def gather(demo: Demo, play: Play, probes: Probes) -> Facts:
-    """Everything but the verification, while the engine still runs."""
+    """Collect everything but the verification, while the engine still runs."""
     ws, wrong = demo.ws, []
     rows = {name: sum(p.rows for p in ws.topic(name).partitions().values()) for name in (*CAPTURED, "clicks")}
-    prompt, waited = probes.latencies(play.commits, demo.away)
+    prompt, waited = probes.latencies(play.commits, demo.outages)
     late = ws.view("clicks_final").ledger()
     accounted = late["used"] + late["diverted"] + late["dropped"] + late["failed"]
     if not accounted == late["read"] == play.done["click"]:
-        wrong.append(
-            f"clicks: {play.done['click']} were sent, {late['read']} read, {accounted} accounted for"
-        )
+        wrong.append(f"clicks: {play.done['click']} sent, {late['read']} read, {accounted} accounted for")
     said = ws.query("SELECT country, revenue, orders FROM revenue ORDER BY country").to_pylist()
     if [tuple(row.values()) for row in said] != truth(demo.shop_url)["revenue"]:
         wrong.append("revenue: the view and the shop's own database differ")
     fired, over = _alerts(demo)
     if not fired or not over:
-        wrong.append(f"alerts: {fired} raised, {over} over")
+        wrong.append(f"alerts: {fired} fired, {over} resolved")
     found = ws.sink("product_search").search("pen").num_rows
-    told = {
+    lines = {
         "captured": f"{sum(rows[name] for name in CAPTURED):,} rows of {len(CAPTURED)} tables in Postgres",
-        "clicks": f"{rows['clicks']:,} over HTTP, each once",
+        "clicks": f"{rows['clicks']:,} over HTTP, each exactly once",
         "ticks": f"{ws.newest_tick():,}",
         "commit to view": _latency(prompt),
-        "every click": f"{late['read']:,} read = {late['used']:,} used + {late['diverted']:,} late, diverted",
-        "alerts": f"{fired} raised, {over} over",
-        "search for 'pen'": f"{found} found",
-        "revenue": "as the shop's own database says" if len(wrong) == 0 else "see below",
+        "every click": f"{late['read']:,} read = {late['used']:,} used + {late['diverted']:,} late and diverted",
+        "alerts": f"{fired} fired, {over} resolved",
+        "search for 'pen'": f"{found} products",
+        "revenue": "equal to a query of the shop's database" if len(wrong) == 0 else "see below",
     }
-    for begin, end in demo.away:
-        told["kill -9"] = f"back after {end - begin:.1f} s; {len(waited):,} orders had waited for it"
-    return Facts(told, wrong)
+    for begin, end in demo.outages:
+        lines["kill -9"] = f"running again after {end - begin:.1f} s; {len(waited):,} orders waited meanwhile"
+    return Facts(lines, wrong)
 
 
 def _alerts(demo: Demo) -> tuple[int, int]:
-    """How many were raised, and how many of them are over; the last is waited for a little, since alerts are looked at twice a
+    """Return how many alerts fired, and how many of them are resolved; waits a little, since alerts are checked twice a
     second."""
     deadline = time.monotonic() + ALERT_SECONDS
     while True:
@@ -78,13 +76,13 @@ def _alerts(demo: Demo) -> tuple[int, int]:
 
 def _latency(took: list[float]) -> str:
     if not took:
-        return "no order was seen while the engine ran"
+        return "no order reached a view while the engine ran"
     p99 = took[min(len(took) - 1, int(len(took) * 0.99))]
     return f"median {median(took) * 1000:,.0f} ms, p99 {p99 * 1000:,.0f} ms, of {len(took):,} orders"
 
 
 def show(console: Console, facts: Facts, checked: dict[str, Any]) -> int:
-    """Print it; the exit status: 0 only if everything is equal."""
+    """Print the report. Return the exit status: 0 only if everything is equal."""
     console.print()
     table = Table(width=min(console.width, WIDTH), title="Verified", title_justify="left")
     for name in ("", "", "equal"):
@@ -92,18 +90,16 @@ def show(console: Console, facts: Facts, checked: dict[str, Any]) -> int:
     for view in checked["views"]:
         table.add_row("view", view["view"], _equal(view["ok"], view["detail"]))
     for sink in checked["sinks"]:
-        table.add_row(
-            "follower", sink["sink"], _equal(sink["ok"], sink["detail"], f", {sink['rows']:,} rows")
-        )
+        table.add_row("sink", sink["sink"], _equal(sink["ok"], sink["detail"], f", {sink['rows']:,} rows"))
     console.print(table)
     ok = bool(checked["ok"]) and not facts.wrong and all(v["equal"] for v in checked["views"])
     ok = ok and all(sink["ok"] for sink in checked["sinks"])
     grid = Table.grid(padding=(0, 2))
-    for name, value in facts.told.items():
+    for name, value in facts.lines.items():
         grid.add_row(f"[dim]{name}[/dim]", value)
     for line in [*facts.wrong, *(found["message"] for found in checked["differences"])]:
-        grid.add_row("[red]wrong[/red]", line)
-    title = "[green]all equal[/green]" if ok else "[red]something is wrong[/red]"
+        grid.add_row("[red]difference[/red]", line)
+    title = "[green]all equal[/green]" if ok else "[red]there are differences[/red]"
     console.print(Panel(grid, title=title, width=min(console.width, WIDTH), padding=(1, 2)))
     return 0 if ok else 1
 

@@ -1,4 +1,4 @@
-"""Watching the shop: how long an order takes from its commit into a view, and what the views say meanwhile."""
+"""What the demo shows while the shop is open: the latency from commit to view, and rows of the views."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import headwater as hw
 from .play import Play
 
 PLAIN_LINE_SECONDS = 10.0
-LOOK_SECONDS = 2.0
+REFRESH_SECONDS = 2.0
 PROBED = "order_book"
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""To our own server, by no proxy."""
+"""Opens URLs of the demo's own server, without a proxy."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")
 QUERIES = {
     "revenue": "SELECT country, revenue FROM revenue ORDER BY revenue DESC LIMIT 4",
@@ -36,50 +36,50 @@ QUERIES = {
     "stray_payments": "SELECT count(*) AS n FROM stray_payments",
     "stock_alerts": "SELECT product, quantity FROM stock_alerts ORDER BY quantity LIMIT 3",
 }
-"""What is shown of each view; the server answers them, from memory-mapped state."""
+"""Query whose result is shown for each view; the server answers it from memory-mapped state."""
 
 
 class Probes:
-    """Sees every order come into a view, in a thread of its own, and keeps when."""
+    """Records when each order arrives in a view, in a thread of its own."""
 
     def __init__(self, ws: hw.Workspace) -> None:
         self._seen: dict[int, float] = {}
-        self._follower = ws.view(PROBED).changes(follow=True, resync=True)
+        self._changes = ws.view(PROBED).changes(follow=True, resync=True)
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
     def _follow(self) -> None:
-        for change in self._follower:
+        for change in self._changes:
             now = time.monotonic()
             for number in change.column("id").to_pylist():
                 self._seen.setdefault(number, now)
 
     def close(self) -> None:
-        """Look no more."""
-        self._follower.close()
+        """Stop following the view."""
+        self._changes.close()
         self._thread.join(10)
 
     def latencies(
-        self, commits: dict[int, float], away: list[tuple[float, float]]
+        self, commits: dict[int, float], outages: list[tuple[float, float]]
     ) -> tuple[list[float], list[float]]:
-        """Seconds from commit to view, sorted: of the orders that did not have to wait for an engine that was away, and of
-        those that had to.
+        """Return the seconds from commit to view, sorted: of orders that were not delayed by an outage of the engine, and of
+        those that were.
 
-        An order that was cancelled before a tick saw it is in no view, and is not counted.
+        An order that was cancelled before the next tick is in no view, and is not counted.
         """
         prompt: list[float] = []
         waited: list[float] = []
         for number, committed in commits.items():
             seen = self._seen.get(number)
             if seen is not None:
-                held_up = any(committed <= end and seen >= begin for begin, end in away)
-                (waited if held_up else prompt).append(seen - committed)
+                delayed = any(committed <= end and seen >= begin for begin, end in outages)
+                (waited if delayed else prompt).append(seen - committed)
         return sorted(prompt), sorted(waited)
 
 
 @dataclass
 class Figures:
-    """What is shown while the shop is open."""
+    """The live display's content while the shop is open."""
 
     console_address: str
     play: Play
@@ -87,7 +87,7 @@ class Figures:
     engine: str = "running"
 
     def rows(self) -> list[tuple[str, str]]:
-        """What each view says now, as the server answers; a view that cannot be read yet says so."""
+        """Return the rows of each view as text, from the server; for a view that cannot be read yet, the error."""
         found = []
         for view, query in QUERIES.items():
             request = urllib.request.Request(
@@ -105,10 +105,10 @@ class Figures:
         return found
 
     def line(self) -> str:
-        """The same in a line."""
+        """Return a line with the number of events so far, the newest tick and the state of the engine."""
         done = self.play.done
-        made = f"{done['order']:,} orders, {done['payment']:,} payments, {done['click']:,} clicks"
-        return f"{self.play.seconds:4.0f} s: {made}; tick {self.ws.newest_tick():,}; engine {self.engine}"
+        events = f"{done['order']:,} orders, {done['payment']:,} payments, {done['click']:,} clicks"
+        return f"{self.play.seconds:4.0f} s: {events}; tick {self.ws.newest_tick():,}; engine {self.engine}"
 
 
 def _shown(value: str | float) -> str:
@@ -118,13 +118,13 @@ def _shown(value: str | float) -> str:
 
 
 class Screen(AbstractContextManager["Screen"]):
-    """One live table on a terminal, a line now and then elsewhere; what happens is said above it."""
+    """A live table on a terminal, a line every few seconds elsewhere; events are printed above it."""
 
     def __init__(self, console: Console, figures: Figures) -> None:
         self._console, self._figures = console, figures
         self._stack = ExitStack()
         self._live: Live | None = None
-        self._looked = self._told = 0.0
+        self._refreshed = self._printed = 0.0
 
     def __enter__(self) -> Screen:
         if self._console.is_terminal:
@@ -135,19 +135,19 @@ class Screen(AbstractContextManager["Screen"]):
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def look(self) -> None:
-        """Show what is new, if it is time to."""
+    def refresh(self) -> None:
+        """Update the table or print a line, if it is time to."""
         now = time.monotonic()
-        if self._live is not None and now - self._looked >= LOOK_SECONDS:
-            self._looked = now
+        if self._live is not None and now - self._refreshed >= REFRESH_SECONDS:
+            self._refreshed = now
             table = Table(
                 title=self._figures.line(), caption=self._figures.console_address, title_justify="left"
             )
             table.add_column("view")
-            table.add_column("says", width=max(20, min(self._console.width, 110) - 26), no_wrap=True)
-            for view, says in self._figures.rows():
-                table.add_row(view, says)
+            table.add_column("rows", width=max(20, min(self._console.width, 110) - 26), no_wrap=True)
+            for view, rows in self._figures.rows():
+                table.add_row(view, rows)
             self._live.update(table, refresh=True)
-        elif self._live is None and now - self._told >= PLAIN_LINE_SECONDS:
-            self._told = now
+        elif self._live is None and now - self._printed >= PLAIN_LINE_SECONDS:
+            self._printed = now
             self._console.print(self._figures.line())

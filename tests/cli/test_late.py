@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 import headwater as hw
 from headwater.cli.program import cli
+from tests.cli.outcome import code_of
 from tests.shared_spark import make_session
 
 pytestmark = pytest.mark.slow
@@ -98,12 +99,12 @@ def test_it_shows_the_late_rows_of_a_view_the_newest_first(run: Run) -> None:
     assert limited.stderr == "the newest 1 of 2\n"
 
 
-def test_a_view_that_does_not_tell_of_late_rows_says_what_would(run: Run) -> None:
-    said = run("late", "dropping", status=2).stderr
-    assert said.startswith("error: view 'dropping' drops late rows")
-    assert "hint: CREATE OR REPLACE MATERIALIZED VIEW dropping WITH (late = 'divert')" in said
-    assert "leaves no late rows out" in run("late", "replay", "everything", status=2).stderr
-    assert "there is no view 'per_hour'" in run("late", "per_hour", status=1).stderr
+def test_a_view_that_keeps_no_late_rows_says_what_would(run: Run) -> None:
+    result = run("late", "dropping", status=2)
+    assert code_of(result) == "bad-request"
+    assert "CREATE OR REPLACE MATERIALIZED VIEW dropping WITH (late = 'divert')" in result.stderr
+    assert code_of(run("late", "replay", "everything", status=2)) == "bad-request"
+    assert code_of(run("late", "per_hour", status=1)) == "view-not-found"
 
 
 def test_the_shell_completes_views_and_commands(run: Run, tmp_path: Path) -> None:
@@ -125,22 +126,22 @@ def test_with_a_policy_the_state_of_windows_is_bounded(run: Run) -> None:
     run("sql", f"CREATE MATERIALIZED VIEW b WITH (state = 'bounded', correct_for = '1 day') AS {select}")
 
 
-def test_replay_gives_them_back_and_builds_the_view(run: Run) -> None:
+def test_replay_counts_them_and_rebuilds_the_view(run: Run) -> None:
     result = run("late", "replay", "per_minute")
-    assert "2 late rows given back to per_minute" in result.stderr
+    assert "replaying 2 late rows of per_minute" in result.stderr
     assert result.stdout.startswith("tick 2: ")
     assert run("late", "per_minute").stdout == "no late rows\n"
     assert listed(run("sql", "SELECT n FROM per_minute", "--json")) == [{"n": 3}]
     assert [row["view"] for row in listed(run("late", "--json"))] == ["dropping", "hops"]
-    assert run("late", "replay", "per_minute").stdout == "view per_minute has no late rows to give back\n"
+    assert run("late", "replay", "per_minute").stdout == "view per_minute has no late rows to replay\n"
     assert listed(run("late", "replay", "hops", "--json")) == {"view": "hops", "rows": 2, "tick": 3}
-    assert run("verify").stdout.splitlines()[-1].startswith("all is well")
+    assert run("verify").stdout.splitlines()[-1].startswith("no differences")
 
 
 @pytest.mark.long
 def test_replay_can_leave_the_work_to_the_next_run(run: Run) -> None:
     said = run("late", "replay", "hops", "--no-run").stdout
-    assert said == "the next run builds hops anew: 2 late rows given back to hops\n"
+    assert said == "the next run rebuilds hops with 2 late rows\n"
     again = listed(run("late", "replay", "hops", "--no-run", "--json"))
     assert again == {"view": "hops", "rows": 0, "tick": None}
     assert listed(run("run", "--once", "--json"))["ticks"] == 1
@@ -150,8 +151,7 @@ def test_replay_can_leave_the_work_to_the_next_run(run: Run) -> None:
 def test_status_and_views_show_the_ledger_and_the_watermark(run: Run) -> None:
     text = run("status").stdout
     (header,) = (line for line in text.splitlines() if line.startswith("view"))
-    assert header.split("  ")[-1] == "dropped"
-    for column in ("read", "used", "diverted", "dropped", "watermark"):
+    for column in ("read", "diverted", "dropped"):
         assert column in header
     assert "failed" not in header
     views = {view["view"]: view for view in listed(run("status", "--json"))["views"]}
@@ -159,8 +159,8 @@ def test_status_and_views_show_the_ledger_and_the_watermark(run: Run) -> None:
     assert views["per_minute"]["watermark"] == "2026-01-01T12:04:00Z"
     assert views["everything"]["watermark"] is None
     (header, *rows) = run("views").stdout.splitlines()
-    assert "diverted  dropped  watermark" in header
-    assert rows[-1].split()[-3:] == ["2", "0", "2026-01-01T12:04:00Z"]
+    assert "diverted  dropped" in header
+    assert "2026-01-01T12:04:00Z" in rows[-1]
 
 
 @pytest.mark.long

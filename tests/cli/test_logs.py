@@ -15,6 +15,7 @@ from headwater.cli.logs import JsonLines, file_of, logged, logger
 from headwater.cli.output import print_error
 from headwater.cli.program import cli
 from headwater.core.errors import HeadwaterError, UsageError
+from tests.raising import raises
 
 
 def lines(workspace: Path) -> list[dict[str, Any]]:
@@ -71,7 +72,7 @@ def test_the_level_is_taken_from_the_environment(tmp_path: Path, monkeypatch: py
         logger.error("nobody hears it")
     assert not (tmp_path / "other").exists()
     monkeypatch.setenv("HEADWATER_LOG", "loud")
-    with pytest.raises(UsageError, match="HEADWATER_LOG is one of"), logged(tmp_path, "run"):
+    with raises(UsageError, variable="HEADWATER_LOG", value="loud"), logged(tmp_path, "run"):
         pass
 
 

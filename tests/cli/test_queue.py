@@ -108,8 +108,9 @@ def test_queues_are_in_status_lag_cursors_metrics_and_dead(folder: Path) -> None
 def test_a_topic_with_a_queue_is_dropped_by_cascade_alone(folder: Path) -> None:
     with hw.open(folder) as ws:
         ws.queue("emails", topic="outbox")
-        with pytest.raises(hw.UsageError, match="read by queue:emails"):
+        with pytest.raises(hw.UsageError) as caught:
             ws.sql("DROP TOPIC outbox")
+        assert "queue:emails" in str(caught.value)
         ws.sql("DROP TOPIC outbox CASCADE")
         assert ws.queues() == []
         assert list(ws.log.topics()) == []

@@ -67,16 +67,16 @@ def test_rows_that_sources_captured_are_said_by_run_where_no_view_reads_them(run
     assert json.loads(run("run", "--once", "--json").stdout)["captured"] == 0
 
 
-def test_an_edited_line_is_given_back_on_the_command_line(run: Run) -> None:
+def test_an_edited_line_is_replayed_on_the_command_line(run: Run) -> None:
     report = json.loads(run("run", "--once", "--json").stdout)
     assert report["rows"] == GOOD
     assert [(r["kind"], r["name"], r["outcome"], r["rows"]) for r in report["rejected"]] == [
         ("source", "logs", "diverted", BAD)
     ]
     run("dead", "edit", "logs/logs_errors-0-7", "--set", 'line={"id": 99}', "--by", "anna")
-    assert "1 letter replayed" in run("dead", "replay", "logs/logs_errors-0-7").stdout
-    assert "1,999 letters dropped" in run("dead", "drop", "--of", "logs").stdout
-    assert run("dead", "list", "logs").stdout.startswith("no dead letters wait for anybody")
+    assert "1 dead letter replayed" in run("dead", "replay", "logs/logs_errors-0-7").stdout
+    assert "1,999 dead letters dropped" in run("dead", "drop", "--of", "logs").stdout
+    assert run("dead", "list", "logs").stdout.startswith("no open dead letters")
     assert run("run", "--once").stdout.startswith("tick 2: 1 row in 1 tick")
     assert json.loads(run("sql", "SELECT id FROM newest", "--json").stdout)[0] == {"id": 99}
 
@@ -124,8 +124,8 @@ def test_late_rows_are_counted_by_dead_which_points_to_where_they_are(tmp_path: 
         ws.run()
     result = CliRunner().invoke(cli, ["-w", str(tmp_path / "w"), "dead"])
     assert "no dead letters" not in result.stdout
-    assert "1 row too late for view told (headwater late told)" in result.stderr
-    assert "1 late row dropped by view gone (headwater late)" in result.stderr
+    assert "headwater late told" in result.stderr
+    assert "1 late row dropped by view gone" in result.stderr
     counted = json.loads(CliRunner().invoke(cli, ["-w", str(tmp_path / "w"), "dead", "--json"]).stdout)
     assert [(row["of"], row["open"], row["late"], row["lost"]) for row in counted] == [
         ("gone", 0, 0, 1),

@@ -24,6 +24,7 @@ from headwater.cli.commands.repl import (
     may_be_kept,
     statements_of,
 )
+from tests.cli.outcome import code_of
 
 Talk = Callable[..., str]
 
@@ -100,7 +101,7 @@ def test_backslash_d_lists_and_describes(talk: Talk) -> None:
     assert "STRING" in described
     assert "there is no topic" in talk("\\d nothing")
     assert "\\d NAME" in talk("\\?")
-    assert "there is no \\x" in talk("\\x")
+    assert "there is no command \\x" in talk("\\x")
 
 
 @pytest.mark.parametrize("word", ["\\q", "exit", "quit"])
@@ -206,4 +207,4 @@ def test_without_a_terminal_statements_are_read_from_the_pipe(tmp_path: Path) ->
     assert "a" in done.output
     nothing = CliRunner().invoke(cli, arguments, input="")
     assert nothing.exit_code == 2
-    assert "no statement to run" in nothing.output
+    assert code_of(nothing) == "bad-request"

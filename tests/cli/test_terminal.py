@@ -95,7 +95,7 @@ def test_an_engine_that_keeps_going_shows_how_far_each_backfill_is(folder: Path)
         assert ticks._line() == (
             "tick 3: 10,000 rows, 250 ms, lag 0 rows; backfilling per_k ━━━━━┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ 25%"
         )
-        assert ticks._line() is None, "it was told before"
+        assert ticks._line() is None, "it was shown before"
 
 
 @pytest.mark.slow
@@ -105,12 +105,12 @@ def test_spark_comes_up_quietly_and_a_bar_shows_the_backfill(folder: Path) -> No
     seen = once.read_until()
     assert once.close() == 0, seen
     assert any("starting Spark" in frame for frame in seen)
-    assert any(re.fullmatch(r"Spark's own pages: http://127\.0\.0\.1:\d+", frame) for frame in seen)
-    bars = [frame for frame in seen if frame.startswith("bringing views up to date")]
+    assert any(re.fullmatch(r"Spark UI: http://127\.0\.0\.1:\d+", frame) for frame in seen)
+    bars = [frame for frame in seen if frame.startswith("updating views")]
     assert any(" 0 of 40,000 rows" in frame for frame in bars)
     assert any("40,000 of 40,000 rows" in frame for frame in bars)
     assert re.match(r"tick 4: 40,000 rows in 4 ticks, ", seen[-1])
-    known = ("starting Spark", "Spark's own pages", "view per_k: created", "bringing views", "tick ")
+    known = ("starting Spark", "Spark UI", "view per_k: created", "updating views", "tick ")
     # a spinner stands before some frames
     noise = [frame for frame in seen if not any(word in frame for word in known)]
     assert not noise, "Spark, or something else, said more than was asked for"

@@ -172,9 +172,9 @@ def test_the_command_builds_a_sink_anew(ws: hw.Workspace, tmp_path: Path) -> Non
         return result
 
     told = run("files")
-    assert told.stdout.startswith("sink files: 3 rows of tick 1 compared and put in force")
+    assert told.stdout.startswith("sink files: 3 rows of tick 1 compared and activated")
     assert told.stderr.startswith(
-        "filling a new version beside the one in force\ncomparing it with the view\n"
+        "filling a new version, next to the active one\ncomparing the new version with the view\n"
     )
     assert f"kept as folder {tmp_path / 'files~old'}" in told.stderr
     assert "still exists as folder" in run("files", status=2).stderr

@@ -22,7 +22,7 @@ from headwater.cli.program import cli
 
 DEMO = [sys.executable, "-m", "headwater", "demo"]
 VIEWS = 13
-FOLLOWERS = 4
+SINKS = 4
 
 
 def test_a_seed_is_a_day() -> None:
@@ -96,14 +96,14 @@ def test_the_demo_survives_a_kill_and_ends_with_everything_equal(place: Path) ->
     done = subprocess.run(DEMO, cwd=place, env=environ, capture_output=True, text=True, timeout=840)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kill -9" in done.stdout
-    assert "the engine is back" in done.stdout
+    assert "the engine runs again" in done.stdout
     assert "all equal" in done.stdout
     assert len(re.findall(r"│ view .*│ yes ", done.stdout)) == VIEWS
-    assert len(re.findall(r"│ follower .*│ yes, ", done.stdout)) == FOLLOWERS
+    assert len(re.findall(r"│ sink .*│ yes, ", done.stdout)) == SINKS
     assert re.search(r"commit to view +median [\d,]+ ms, p99 [\d,]+ ms", done.stdout)
     assert re.search(r"every click +([\d,]+) read = [\d,]+ used \+ [1-9]\d* late", done.stdout)
-    assert re.search(r"alerts +[1-9]\d* raised, [1-9]\d* over", done.stdout)
-    assert "as the shop's own database says" in done.stdout
+    assert re.search(r"alerts +[1-9]\d* fired, [1-9]\d* resolved", done.stdout)
+    assert "equal to a query of the shop's database" in done.stdout
     assert list(place.iterdir()) == []
 
 

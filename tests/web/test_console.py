@@ -93,7 +93,9 @@ def test_the_header_is_not_green_without_an_engine_and_leads_to_what_is_wrong(
         beside(shop, ServerSettings(port=0)) as address,
         page_of(browser, address) as page,
     ):
-        shop.log.faults.report("background", "telling of alerts", "the receiver is gone", "headwater doctor")
+        shop.log.faults.report(
+            "background", "alert notifications", "the receiver does not answer", "headwater doctor"
+        )
         see(page, "engine not running")
         assert page.locator(".bar .dot").first.get_attribute("data-tone") == "warn"
         header = page.locator(".bar-health").first
@@ -101,12 +103,12 @@ def test_the_header_is_not_green_without_an_engine_and_leads_to_what_is_wrong(
         assert header.get_attribute("data-tone") == "bad"
         expect(page.locator(".bar-health").nth(1)).to_have_text("1 row left out")
         header.click()
-        see(page, "the receiver is gone")
+        see(page, "the receiver does not answer")
         see(page, "headwater doctor")
         see(page, "headwater dead list priced")
-        shop.log.faults.clear("background", "telling of alerts")
+        shop.log.faults.clear("background", "alert notifications")
         expect(header).to_have_text("1 unhealthy")
-        expect(page.get_by_text("the receiver is gone")).to_have_count(0)
+        expect(page.get_by_text("the receiver does not answer")).to_have_count(0)
 
 
 # --- pages ---------------------------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ def test_every_page_opens(browser: "Browser", address: str, scheme: str) -> None
         assert page.locator(".node").count() == 8
         assert page.locator(".edge").count() == 6
         for path, text in (
-            ("#/ticks", "one consistent cut"),
+            ("#/ticks", "all views at one consistent cut"),
             ("#/dead", "priced/orders-0-4"),
             ("#/sql", "One SELECT"),
             ("#/topic/clicks", "7"),
@@ -143,7 +145,7 @@ def test_a_node_opens_its_detail_with_statement_rows_ledger_and_state(
         page.locator("[data-id='view:priced'].node").click()
         panel = page.get_by_role("dialog", name="view priced")
         panel.get_by_text("Ledger").wait_for()
-        told = panel.inner_text()
+        text = panel.inner_text()
         for part in (
             "CREATE MATERIALIZED VIEW priced",
             "Rows · 4",
@@ -151,7 +153,7 @@ def test_a_node_opens_its_detail_with_statement_rows_ledger_and_state(
             "Rows that failed · 1",
             MARKUP,
         ):
-            assert part in told
+            assert part in text
         panel.get_by_role("link", name="Open").click()
         page.get_by_role("heading", name="priced").wait_for()
         assert panel.is_hidden()
@@ -257,10 +259,10 @@ def test_the_slider_goes_back_in_time_and_search_finds_rows(browser: "Browser", 
         expect(page.locator("th").first).to_have_attribute("aria-sort", "descending")
         expect(page.get_by_role("button", name="country")).to_be_focused()
         page.get_by_label("Search rows").fill("CH")
-        see(page, "have “CH”")
+        see(page, "match “CH”")
         assert cells(page)[0] == ["ch", "10"]
         page.get_by_label("Search rows").fill("nobody")
-        see(page, "No row has that.")
+        see(page, "No matching rows.")
 
 
 def test_a_tick_is_chosen_with_the_keys(browser: "Browser", address: str) -> None:
@@ -269,7 +271,7 @@ def test_a_tick_is_chosen_with_the_keys(browser: "Browser", address: str) -> Non
         page.get_by_label("Tick", exact=True).focus()
         page.keyboard.press("Home")
         page.get_by_role("heading", name="Tick 1", exact=True).wait_for()
-        see(page, "Took in")
+        see(page, "Records read")
 
 
 def test_a_dead_letter_is_corrected_and_replayed(
@@ -283,25 +285,25 @@ def test_a_dead_letter_is_corrected_and_replayed(
         page.get_by_role("button", name="priced/orders-0-4").click()
         panel = page.get_by_role("dialog", name="dead priced/orders-0-4")
         panel.get_by_role("button", name="Replay").click()
-        panel.get_by_text("It was not taken.").wait_for()
+        panel.get_by_text("The row was rejected again.").wait_for()
         panel.locator("input[name='amount']").fill("41")
         panel.get_by_role("button", name="Replay", exact=True).click()
-        see(page, "was replayed and taken")
+        see(page, "was replayed.")
         panel.get_by_text("edit by console").wait_for()
-        see(page, "No row waits for anybody.")
+        see(page, "No open dead letters.")
         shop.run()
         assert {"country": "at", "revenue": 41} in shop.query("SELECT * FROM revenue").to_pylist()
 
 
-def test_a_server_that_goes_away_and_comes_back_is_told_of(browser: "Browser", tmp_path: Path) -> None:
+def test_a_server_that_goes_away_and_comes_back_is_noticed(browser: "Browser", tmp_path: Path) -> None:
     with hw.open(tmp_path / "ws") as ws:
         with beside(ws, ServerSettings(port=0)) as address:
             context = browser.new_context()
             page = context.new_page()
             page.goto(address)
-            see(page, "Nothing flows here yet.")
+            see(page, "No topics yet.")
             see(page, "live ·")
-        see(page, "connection lost, trying again")
+        see(page, "connection lost, reconnecting")
         port = int(address.rstrip("/").rpartition(":")[2])
         ws.sql("CREATE TOPIC clicks (user BIGINT)")
         with beside(ws, ServerSettings(port=port)):
@@ -310,7 +312,7 @@ def test_a_server_that_goes_away_and_comes_back_is_told_of(browser: "Browser", t
             context.close()
 
 
-# --- by keyboard, in other lights, behind a door -------------------------------------------------------------------
+# --- by keyboard, in other themes, with a token -------------------------------------------------------------------
 
 
 def test_all_of_it_is_reached_by_keyboard(browser: "Browser", address: str) -> None:
@@ -349,7 +351,7 @@ def test_all_of_it_is_reached_by_keyboard(browser: "Browser", address: str) -> N
         page.keyboard.press("Escape")
 
 
-def test_the_light_is_switched_and_kept(browser: "Browser", address: str) -> None:
+def test_the_theme_is_switched_and_kept(browser: "Browser", address: str) -> None:
     with page_of(browser, address, color_scheme="light") as page:
         ground = "getComputedStyle(document.body).backgroundColor"
         bright = page.evaluate(ground)
@@ -369,13 +371,13 @@ def test_where_tokens_are_wanted_the_page_asks_for_one_and_keeps_it_in_the_tab(
         ws.sql("CREATE TOPIC clicks (user BIGINT)")
         secret = tokens.create(ws.log, "me", ["read"])
         with beside(ws, ServerSettings(port=0)) as address, page_of(browser, address) as page:
-            page.get_by_text("This server asks for a token").wait_for()
+            page.get_by_text("This server requires a token").wait_for()
             assert page.locator(".node").count() == 0
             page.get_by_label("Token", exact=True).last.fill("hw_wrong")
-            page.get_by_role("button", name="Come in").click()
-            see(page, "That token is not known.")
+            page.get_by_role("button", name="Sign in").click()
+            see(page, "This token is not valid.")
             page.get_by_label("Token", exact=True).last.fill(secret)
-            page.get_by_role("button", name="Come in").click()
+            page.get_by_role("button", name="Sign in").click()
             page.locator(".node").wait_for()
             page.reload()
             page.locator(".node").wait_for()

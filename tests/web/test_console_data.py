@@ -134,7 +134,7 @@ def test_a_table_with_tombstones_and_partitions_has_a_tail(ws: hw.Workspace) -> 
         told = orjson.loads(tail.next() or "")
         names = [column["name"] for column in told["columns"]]
         rows = [dict(zip(names, row, strict=True)) for row in told["rows"]]
-        assert (told["come"], len(rows)) == (10, 10)
+        assert (told["received"], len(rows)) == (10, 10)
         assert [(row["id"], row["name"]) for row in rows if row["_op"] == "delete"] == [(3, None)]
         assert {len(row["name"]) for row in rows if row["name"]} == {2_001}, "long values are cut off"
         assert tail.next() is None
@@ -328,7 +328,7 @@ def test_a_dead_letter_is_edited_and_replayed_with_who_did_it(shop: hw.Workspace
     assert client.post(f"{API}/dead", json=order).status_code == 422
     order |= {"values": {"amount": "9"}, "reason": "typo"}
     edited = client.post(f"{API}/dead", json=order).json()["letter"]
-    assert (edited["state"], edited["deeds"][0]["who"], edited["deeds"][0]["reason"]) == (
+    assert (edited["state"], edited["actions"][0]["who"], edited["actions"][0]["reason"]) == (
         "edited",
         "console",
         "typo",

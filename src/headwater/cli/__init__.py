@@ -8,7 +8,9 @@ lineage, log, queues, serving, sinks, sources, spark, sql, state, verify, views,
 In import order, bottom to top:
 
     logs           the log file `logs/headwater.log`, in JSON lines
+    tables         layout of tables that fit a width
     output         printing: tables, JSON, errors, progress
+    listings       columns of listings
     project        the project that `headwater init --project` creates
     inputs         input files of `headwater append`, in chunks
     overview       the live table of `headwater run`

@@ -62,7 +62,10 @@ def format_of(file: str, given: str | None) -> str:
     found = _SUFFIXES.get(Path(file).suffix.lower())
     if found is None:
         raise UsageError(
-            f"the format of {file} is not clear from its name", hint=f"--format {'|'.join(INPUT_FORMATS)}"
+            f"the name of {file} does not tell its format",
+            hint=f"--format {'|'.join(INPUT_FORMATS)}",
+            option="format",
+            path=file,
         )
     return found
 
@@ -143,15 +146,15 @@ def _object(line: bytes, number: int, topic: TopicDefinition, exact: bool) -> di
         raise BadRowError(
             f"line {number} for topic {topic.name!r} is not JSON: {error}",
             detail=_beginning(line),
-            hint="JSON lines have one object per line; jq -c '.[]' makes them of an array",
+            hint="write one JSON object per line; jq -c '.[]' converts an array",
             topic=topic.name,
             row=number,
         ) from None
     if not isinstance(row, dict):
         raise BadRowError(
-            f"line {number} for topic {topic.name!r} is not an object",
+            f"line {number} for topic {topic.name!r} is not a JSON object",
             detail=_beginning(line),
-            hint="JSON lines have one object per line; jq -c '.[]' makes them of an array",
+            hint="write one JSON object per line; jq -c '.[]' converts an array",
             topic=topic.name,
             row=number,
         )
@@ -159,7 +162,7 @@ def _object(line: bytes, number: int, topic: TopicDefinition, exact: bool) -> di
 
 
 def _beginning(line: bytes) -> str:
-    return f"it begins {line[:100].decode(errors='replace').rstrip()}"
+    return f"the line begins with {line[:100].decode(errors='replace').rstrip()}"
 
 
 def _has_decimal(kind: pa.DataType) -> bool:
@@ -190,7 +193,7 @@ def _csv(
     except csv.Error as error:
         raise BadRowError(
             f"line {reader.line_num} for topic {topic.name!r} is not CSV: {error}",
-            hint="fields with quotes, separators or line ends stand in double quotes",
+            hint="put fields with quotes, separators or line breaks in double quotes",
             topic=topic.name,
             row=reader.line_num,
         ) from None
@@ -230,8 +233,10 @@ def _csv_column(
         return name, str, None
     if name not in topic.schema.names:
         raise UsageError(
-            f"topic {topic.name!r} has no column {name!r}, which the file's first line names",
+            f"topic {topic.name!r} has no column {name!r}, which the header of the file names",
             hint=f"its columns are {', '.join(topic.schema.names)}",
+            topic=topic.name,
+            column=name,
         )
     field = topic.schema.field(name)
     return name, text_decoder(field.type), field
@@ -246,7 +251,7 @@ def _csv_row(
 ) -> dict[str, Any]:
     if len(record) != len(columns):
         raise BadRowError(
-            f"line {line} for topic {given.topic!r} has {len(record)} fields, the first line has {len(columns)}",
+            f"line {line} for topic {given.topic!r} has {len(record)} fields, the header has {len(columns)}",
             topic=given.topic,
             row=line,
         )
@@ -282,7 +287,7 @@ def _batches(source: Any, kind: str, chunk_rows: int) -> Iterator[pa.RecordBatch
         else:
             yield from pa.ipc.open_stream(source)
     except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"the input is not {_PROPER[kind]}", detail=str(error)) from None
+        raise UsageError(f"the input is not {_PROPER[kind]}", detail=str(error), expected=kind) from None
 
 
 _PROPER = {"parquet": "Parquet", "arrow": "Arrow IPC"}

@@ -15,7 +15,7 @@ import click
 from headwater.cli import INTERRUPTED
 from headwater.cli.logs import logger
 from headwater.cli.output import PLAIN_LINE_SECONDS, progress
-from headwater.cli.overview import Overview, drawn
+from headwater.cli.overview import Overview, table_of
 from headwater.core.clock import SystemClock
 from headwater.core.errors import HeadwaterError
 from headwater.engine.row_errors.rejected_row_counts import since
@@ -53,7 +53,7 @@ class SparkStartNotice(Listener):
             click.echo(f"warning: view {view}: {warning}", err=True)
 
     def _starting(self) -> AbstractContextManager[None]:
-        return _moving("starting Spark ...") if sys.stderr.isatty() else nullcontext()
+        return _spinner("starting Spark ...") if sys.stderr.isatty() else nullcontext()
 
 
 class TickProgress(SparkStartNotice):
@@ -93,9 +93,7 @@ class TickProgress(SparkStartNotice):
     @contextmanager
     def as_progress(self, manifest: Manifest | None) -> Iterator[None]:
         """Show ticks within the block as progress towards the end of the log."""
-        with progress(
-            "bringing views up to date", remaining_rows(self._log, manifest), unit="rows"
-        ) as advance:
+        with progress("updating views", remaining_rows(self._log, manifest), unit="rows") as advance:
             self._advance = advance
             try:
                 yield
@@ -103,22 +101,22 @@ class TickProgress(SparkStartNotice):
                 self._advance = None
 
     def follow(
-        self, runner: Runner, asked: threading.Event, outside: Supervisor, standing: Manifest | None = None
+        self, runner: Runner, asked: threading.Event, outside: Supervisor, begin: Manifest | None = None
     ) -> None:
         """Show ticks until the user asks to stop, or the engine ends by itself: as a live table on a terminal,
-        otherwise as lines. `standing` is the tick at which the run began."""
+        otherwise as lines. `begin` is the tick at which the run began."""
         if sys.stderr.isatty():
             with self._guard:
-                self._manifest = self._manifest or standing
+                self._manifest = self._manifest or begin
             self._follow_live(runner, asked, outside)
             return
         clock, left_out = SystemClock(), _LeftOut(outside)
-        told_ms = clock.steady_ms()
+        printed_ms = clock.steady_ms()
         while runner.running and not asked.wait(LIVE_LINE_SECONDS):
-            if clock.steady_ms() - told_ms >= PLAIN_LINE_SECONDS * 1_000:
-                news = [self._line(), *left_out.news()]
-                if line := "; ".join(filter(None, news)):
-                    told_ms = clock.steady_ms()
+            if clock.steady_ms() - printed_ms >= PLAIN_LINE_SECONDS * 1_000:
+                parts = [self._line(), *left_out.new()]
+                if line := "; ".join(filter(None, parts)):
+                    printed_ms = clock.steady_ms()
                     click.echo(line, err=True)
 
     def _follow_live(self, runner: Runner, asked: threading.Event, outside: Supervisor) -> None:
@@ -133,9 +131,9 @@ class TickProgress(SparkStartNotice):
                     manifest = self._manifest
                 with suppress(HeadwaterError):  # a topic, view, source or sink was dropped at this moment
                     sources, sinks = outside.sources.facts(), outside.sinks.facts()
-                    lines = overview.look(manifest, sources, sinks, clock.steady_ms(), outside.health())
+                    lines = overview.sample(manifest, sources, sinks, clock.steady_ms(), outside.health())
                     line = self._line() or line
-                    live.update(drawn(lines, "\n".join([line, *left_out.so_far()])), refresh=True)
+                    live.update(table_of(lines, "\n".join([line, *left_out.total()])), refresh=True)
                 if asked.wait(LIVE_LINE_SECONDS):
                     return
 
@@ -156,17 +154,17 @@ class _LeftOut:
 
     def __init__(self, outside: Supervisor) -> None:
         self._outside = outside
-        self._begin = self._told = outside.rejected()
+        self._begin = self._reported = outside.rejected()
 
-    def so_far(self) -> list[str]:
+    def total(self) -> list[str]:
         """Return all rows left out, as a sentence for each owner."""
         return [one.sentence for one in since(self._begin, self._outside.rejected())]
 
-    def news(self) -> list[str]:
+    def new(self) -> list[str]:
         """Return the rows left out since the last call; empty if an object is being dropped at this moment."""
         with suppress(HeadwaterError):
             now = self._outside.rejected()
-            before, self._told = self._told, now
+            before, self._reported = self._reported, now
             return [one.sentence for one in since(before, now)]
         return []
 
@@ -198,7 +196,7 @@ class Verifying(SparkStartNotice):
         """Begin the second phase, the comparison of views."""
         self._stack.close()
         if views:
-            what = f"computing {len(views)} {'view' if len(views) == 1 else 'views'} in batch"
+            what = f"recomputing {len(views)} {'view' if len(views) == 1 else 'views'} in batch"
             if not sys.stderr.isatty():
                 click.echo(what, err=True)
             self._advance = self._stack.enter_context(progress(what, len(views), unit="views"))
@@ -212,16 +210,16 @@ class Verifying(SparkStartNotice):
 
 
 def _backfill(view: str, share: float) -> str:
-    done = int(share * BAR_WIDTH)
-    return f"backfilling {view} {'━' * done}{'┄' * (BAR_WIDTH - done)} {share:.0%}"
+    filled = int(share * BAR_WIDTH)
+    return f"backfilling {view} {'━' * filled}{'┄' * (BAR_WIDTH - filled)} {share:.0%}"
 
 
 @contextmanager
-def _moving(what: str) -> Iterator[None]:
+def _spinner(text: str) -> Iterator[None]:
     """Show a spinner on the terminal during the block, and remove it at the end."""
     from rich.console import Console
 
-    with Console(stderr=True).status(what):
+    with Console(stderr=True).status(text):
         yield
 
 
@@ -229,7 +227,7 @@ def start_spark(views: Views) -> None:
     """Start Spark, and print the address of its web pages."""
     address = views.start_spark()
     if address is not None:
-        click.echo(f"Spark's own pages: {address}", err=True)
+        click.echo(f"Spark UI: {address}", err=True)
 
 
 @contextmanager

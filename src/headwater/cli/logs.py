@@ -29,7 +29,7 @@ FILE_BYTES_MAX = 10 << 20
 FILES_KEPT = 5
 WHERE = "log: "
 """Prefix of the line that names the log file of a failure."""
-SAY_IT_ALL = (
+SELF_EXPLANATORY = (
     e.UsageError,
     e.SchemaError,
     e.BadRowError,
@@ -58,7 +58,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
-        told: dict[str, Any] = {
+        line: dict[str, Any] = {
             "at": timestamp(from_us(int(record.created * 1e6))),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -67,8 +67,8 @@ class JsonLines(logging.Formatter):
             **getattr(record, "facts", {}),
         }
         if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return json.dumps(_plain(told), ensure_ascii=False)
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(_plain(line), ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:
@@ -134,14 +134,14 @@ def logged(workspace: Path | None, what: str) -> Iterator[None]:
 @contextmanager
 def failure_logged(workspace: Path, what: str) -> Iterator[None]:
     """Log an error that ends the block, unless it is logged already, and add the log's path to it. Errors of
-    `SAY_IT_ALL` are not logged."""
+    `SELF_EXPLANATORY` are not logged."""
     try:
         yield
-    except (*SAY_IT_ALL, click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+    except (*SELF_EXPLANATORY, click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
     except Exception as error:
-        is_told = any(note.startswith(WHERE) for note in getattr(error, "__notes__", ()))
-        if not is_told and (where := log_failure(workspace, f"{what} failed", _facts(error), error)):
+        logged_before = any(note.startswith(WHERE) for note in getattr(error, "__notes__", ()))
+        if not logged_before and (where := log_failure(workspace, f"{what} failed", _facts(error), error)):
             error.add_note(f"{WHERE}{where}")
         raise
 
@@ -160,7 +160,7 @@ def log_failure(
     return file_of(workspace).absolute()
 
 
-def say_where(workspace: Path | None) -> None:
+def print_log_path(workspace: Path | None) -> None:
     """Print the path of the log, if there is one."""
     if workspace is not None and _level() != "off" and file_of(workspace).exists():
         click.echo(f"{WHERE}{file_of(workspace).absolute()}", err=True)
@@ -169,7 +169,9 @@ def say_where(workspace: Path | None) -> None:
 def _level() -> str:
     wanted = os.environ.get(VARIABLE, "info").lower()
     if wanted not in LEVELS:
-        raise UsageError(f"{VARIABLE} is one of {', '.join(LEVELS)}, not {wanted!r}")
+        raise UsageError(
+            f"{VARIABLE} is one of {', '.join(LEVELS)}, not {wanted!r}", variable=VARIABLE, value=wanted
+        )
     return wanted
 
 

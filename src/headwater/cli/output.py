@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from headwater.cli.tables import Column, fact_lines, table_lines, width, wrapped
 from headwater.core.clock import SystemClock, timestamp
 
 if TYPE_CHECKING:
@@ -45,33 +46,57 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def print_listing(rows: Iterable[Mapping[str, Any]], *, as_json: bool, empty: str) -> None:
-    """Print rows as JSON or as a table; `empty` is printed instead of an empty table."""
+def print_listing(
+    rows: Iterable[Mapping[str, Any]], *, as_json: bool, empty: str, optional: Sequence[str] = ()
+) -> None:
+    """Print rows as JSON or as a table; `empty` is printed instead of an empty table. `optional` is as in `print_table`."""
     listed = list(rows)
     if as_json:
         print_json(listed)
     elif not listed:
         click.echo(empty)
     else:
-        print_table(listed)
+        print_table(listed, optional)
 
 
-def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table that fits the terminal; without a terminal it is as wide as needed."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    terminal = sys.stdout.isatty()
-    table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False, show_edge=False)
+def print_table(rows: Sequence[Mapping[str, Any]], optional: Sequence[str] = ()) -> None:
+    """Print a table that fits the terminal, or 80 columns without one. Columns of `optional` that have no value in any
+    row are left out; if the table is too wide, others of them are left out, too, the first one first."""
+    columns = []
     for name in rows[0]:
-        numeric = all(isinstance(r[name], (int, float)) and not isinstance(r[name], bool) for r in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(cell(value) for value in row.values()))
-    width = None if terminal else 10_000
-    console = Console(file=sys.stdout, width=width, markup=False, highlight=False)
-    console.print(table)
+        values = [row[name] for row in rows]
+        if name in optional and all(value in (None, "", 0, "-") for value in values):
+            continue
+        known = [value for value in values if value is not None]
+        numeric = bool(known) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in known)
+        rank = len(optional) - optional.index(name) if name in optional else 0
+        columns.append(Column(name, [cell(value) for value in values], numeric, rank))
+    echo_table(columns, width())
+
+
+def echo_table(columns: Sequence[Column], room: int) -> None:
+    """Print a table of at most `room` characters a line; on a terminal the header is bold, with a line below it."""
+    header, lines = table_lines(columns, room)
+    terminal = sys.stdout.isatty()
+    for line in header:
+        click.echo(click.style(line, bold=True) if terminal else line)
+    if terminal and header:
+        click.echo(click.style("─" * max(map(len, (*header, *lines))), dim=True))
+    for line in lines:
+        click.echo(line)
+
+
+def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
+    """Print a line for each fact; long values continue in lines below, indented."""
+    for line in fact_lines([(name, cell(value)) for name, value in facts], width()):
+        click.echo(line)
+
+
+def print_text(text: str, *, indent: int = 0, err: bool = False) -> None:
+    """Print a sentence, wrapped to the width, with further lines indented."""
+    first, *more = wrapped(text, width() - indent)
+    for line in (first, *(f"{'':{indent}}{line}" for line in more)):
+        click.echo(line, err=err)
 
 
 def cell(value: Any) -> str:
@@ -97,6 +122,14 @@ def shown_bytes(size: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TB"
+
+
+def shown_seconds(seconds: float) -> str:
+    """Return a duration formatted for people: one unit, about two digits."""
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def print_error(error: HeadwaterError) -> None:

@@ -39,9 +39,9 @@ class Overview:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._before: dict[tuple[str, str], int] = {}
-        self._looked_ms: float | None = None
+        self._sampled_ms: float | None = None
 
-    def look(
+    def sample(
         self,
         manifest: Manifest | None,
         sources: Mapping[str, Mapping[str, Any]],
@@ -55,7 +55,7 @@ class Overview:
         lines = []
         for name, facts in sorted(sources.items()):
             counts["source", name] = int(facts.get("rows") or 0)
-            lines.append(Line("source", name, "captured" if facts.get("up", True) else "failed"))
+            lines.append(Line("source", name, "running" if facts.get("up", True) else "failed"))
         for name in sorted(self._log.topics()):
             if not name.startswith("_"):  # topics of the workspace's own
                 counts["topic", name] = sum(info.end for info in self._log.partitions(name).values())
@@ -64,9 +64,9 @@ class Overview:
             counts["view", view.view] = view.ledger["read"]
             lines.append(Line("view", view.view, view.status, behind=view.behind_rows))
         for name, facts in sorted(sinks.items()):
-            counts["follower", name] = int(facts["status"]["applied_rows"])
-            lines.append(Line("follower", name, facts["status"]["state"], behind=facts["lag"]["rows"]))
-        seconds = None if self._looked_ms is None else (now_ms - self._looked_ms) / 1_000
+            counts["sink", name] = int(facts["status"]["applied_rows"])
+            lines.append(Line("sink", name, facts["status"]["state"], behind=facts["lag"]["rows"]))
+        seconds = None if self._sampled_ms is None else (now_ms - self._sampled_ms) / 1_000
         found = [
             Line(
                 line.kind,
@@ -78,7 +78,7 @@ class Overview:
             )
             for line in lines
         ]
-        self._before, self._looked_ms = counts, now_ms
+        self._before, self._sampled_ms = counts, now_ms
         return found
 
     def _rate(
@@ -90,25 +90,24 @@ class Overview:
 
 
 def _state(line: Line, health: Health | None) -> str:
-    kind: Any = "sink" if line.kind == "follower" else line.kind
+    kind: Any = line.kind
     found = health.of(kind, line.name) if health is not None else None
     return line.state if found is None or found.severity == "ok" else found.state
 
 
-def drawn(lines: list[Line], below: str) -> RenderableType:
+def table_of(lines: list[Line], below: str) -> RenderableType:
     """Return the table, with lines below it."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
-    for name in ("", "name", "rows", "rows/s", "behind", ""):
-        table.add_column(
-            name, justify="right" if name in ("rows", "rows/s", "behind") else "left", no_wrap=True
-        )
+    for name in ("", "name", "rows", "rows/s", "lag (rows)", "state"):
+        numeric = name in ("rows", "rows/s", "lag (rows)")
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
     for line in lines:
         style = "red" if line.state in BAD else ""
         rate = None if line.per_second is None else round(line.per_second)
-        figures = (cell(line.rows), cell(rate), "" if line.behind is None else cell(line.behind))
-        table.add_row(Text(line.kind, "dim"), Text(line.name), *figures, Text(line.state, style))
+        numbers = (cell(line.rows), cell(rate), "" if line.behind is None else cell(line.behind))
+        table.add_row(Text(line.kind, "dim"), Text(line.name), *numbers, Text(line.state, style))
     return Group(table, Text(below))

@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any, NoReturn
 
 import click
@@ -48,7 +50,7 @@ COMPLETION_VARIABLE = "_HEADWATER_COMPLETE"
 
 
 class Program(click.Group):
-    """A command group that prints errors as sentences, and treats a closed pipe as success."""
+    """A command group that prints errors as sentences, treats a closed pipe as success, and groups commands in its help."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Ctrl-C raises an exception in it, so that open resources are closed; logging is disabled
@@ -81,8 +83,18 @@ class Program(click.Group):
             ctx.exit(0)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which they were added, in which a new user needs them."""
-        return list(self.commands)
+        """Return the commands in the order of their groups."""
+        return [command.name for commands in GROUPS.values() for command in commands if command.name]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their summaries, group by group."""
+        longest = max(map(len, self.commands))
+        room = formatter.width - 6 - longest
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(f"{command.name:<{longest}}", command.get_short_help_str(room)) for command in commands]
+                )
 
 
 def _interrupt(*_: Any) -> NoReturn:
@@ -96,17 +108,17 @@ def _interrupt(*_: Any) -> NoReturn:
     "--workspace",
     metavar="PATH",
     type=click.Path(file_okay=False),
-    help=f"The workspace's folder. Default: ${VARIABLE}, or the current folder.",
+    help=f"Folder of the workspace. Default: ${VARIABLE}, or the current folder.",
 )
 @click.option(
     "--functions",
     metavar="MODULE",
-    help=f"A Python module whose declare(ws) declares your functions. Default: ${FUNCTIONS_VARIABLE}.",
+    help=f"Python module with a function declare(ws) that declares functions of views. Default: ${FUNCTIONS_VARIABLE}.",
 )
 @click.version_option(__version__, prog_name="headwater", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context, workspace: str | None, functions: str | None) -> None:
-    """A durable, typed, partitioned log in a folder, and SQL views that are maintained incrementally.
+    """A streaming data platform in a folder: a durable log of typed topics, and SQL views that are updated incrementally.
 
     Exit status: 0 success, 1 failure or a finding, 2 wrong usage, 130 interrupted by Ctrl-C.
     """
@@ -116,7 +128,7 @@ def cli(context: click.Context, workspace: str | None, functions: str | None) ->
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the completion script for SHELL.
+    """Print a shell completion script.
 
     For bash: headwater completion bash >> ~/.bashrc
     """
@@ -127,35 +139,23 @@ def completion(shell: str) -> None:
     click.echo(kind(cli, {}, "headwater", COMPLETION_VARIABLE).source())
 
 
-for command in (
-    topics.init,
-    topics.topics,
-    append.append,
-    tail.tail,
-    topics.sql,
-    engine.run,
-    views.views,
-    status.status,
-    why.why,
-    late.late,
-    search.search,
-    dead.dead,
-    queue.queue,
-    standing.standing,
-    maintenance.cursors,
-    maintenance.lag,
-    metrics.metrics,
-    serve.serve,
-    serve.token,
-    maintenance.maintain,
-    maintenance.verify,
-    deletion.forget,
-    deletion.excise,
-    deletion.deletions,
-    deletion.rotate_keys,
-    rebuild.rebuild,
-    doctor.doctor,
-    demo.demo,
-    completion,
-):
+GROUPS: Mapping[str, tuple[click.Command, ...]] = {
+    "Start": (topics.init, demo.demo, doctor.doctor, completion),
+    "Data": (topics.sql, topics.topics, append.append, tail.tail, queue.queue, maintenance.cursors),
+    "Views": (engine.run, views.views, why.why, late.late, rebuild.rebuild, standing.standing),
+    "Connectors": (dead.dead, search.search),
+    "Operate": (
+        status.status,
+        maintenance.lag,
+        metrics.metrics,
+        serve.serve,
+        serve.token,
+        maintenance.verify,
+        maintenance.maintain,
+    ),
+    "Delete": (deletion.forget, deletion.excise, deletion.deletions, deletion.rotate_keys),
+}
+"""Commands by the title under which `headwater --help` lists them."""
+
+for command in chain.from_iterable(GROUPS.values()):
     cli.add_command(command)

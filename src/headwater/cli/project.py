@@ -13,19 +13,19 @@ from headwater.core.errors import UsageError
 WORKSPACE = "workspace"
 
 _PIPELINE = """\
--- The pipeline: what comes in, what is kept up to date, and who follows it.
--- `headwater run pipeline.sql` runs it; a second time an identical CREATE does nothing, and a different one is refused.
+-- The pipeline: topics, views and sinks.
+-- `headwater run pipeline.sql` runs it; a second time an identical CREATE does nothing, and a different one fails.
 
--- What comes in. Rows are appended by Python, over HTTP, or captured from a database.
+-- Topics. Rows are appended by Python or over HTTP, or captured from a database.
 CREATE TOPIC clicks (
   customer_id BIGINT, page STRING, at TIMESTAMP,
   WATERMARK FOR at AS at - INTERVAL '10 seconds'
 );
 
--- A Postgres of yours: every table a topic. `headwater doctor "$SHOP_URL"` says what it lacks.
+-- Change capture from Postgres: a topic for each table. `headwater doctor "$SHOP_URL"` checks the database.
 -- CREATE SOURCE shop FROM POSTGRES WITH (url = env('SHOP_URL'), tables = 'public.orders, public.customers');
 
--- What is kept up to date.
+-- Views.
 CREATE MATERIALIZED VIEW clicks_per_minute AS
   SELECT window(at, '1 minute').start AS minute, page, count(*) AS clicks
   FROM clicks GROUP BY window(at, '1 minute'), page;
@@ -34,12 +34,12 @@ CREATE MATERIALIZED VIEW clicks_per_minute AS
 --   SELECT c.country, sum(o.amount) AS revenue, count(*) AS orders
 --   FROM orders o JOIN customers c ON o.customer_id = c.id GROUP BY c.country;
 
--- Who follows it.
+-- Sinks.
 -- CREATE SINK revenue_cache FROM revenue INTO REDIS WITH (url = env('CACHE_URL'), key = 'country');
 """
 
 _ENVIRONMENT = """\
-# Copy it to .env, fill it in, and have the shell read it: set -a; . ./.env; set +a
+# Copy this file to .env, fill it in, and load it in a shell: set -a; . ./.env; set +a
 HEADWATER_WORKSPACE=workspace
 # SHOP_URL=postgresql://user:password@localhost/shop
 # CACHE_URL=redis://localhost:6379/0
@@ -53,16 +53,16 @@ workspace/
 _README = """\
 # {name}
 
-| file | what it is |
+| file | content |
 | --- | --- |
 | `pipeline.sql` | topics, sources, views and sinks |
-| `.env.example` | what the pipeline has to be told; copy it to `.env` |
-| `workspace/` | the log, and the state of the views: data, not for version control |
+| `.env.example` | the environment variables of the pipeline; copy it to `.env` |
+| `workspace/` | the log and the state of the views; not for version control |
 
 ```sh
 cp .env.example .env
 set -a; . ./.env; set +a
-headwater run pipeline.sql --console        # keeps the views up to date; the console is at the address that it prints
+headwater run pipeline.sql --console        # runs the engine; prints the address of the console
 ```
 
 In another terminal, with the same environment:
@@ -70,11 +70,11 @@ In another terminal, with the same environment:
 ```sh
 echo '{{"customer_id": 1, "page": "/", "at": "2026-01-31T12:00:00Z"}}' | headwater append clicks -
 headwater sql "SELECT * FROM clicks_per_minute"
-headwater status                            # how far everything is
-headwater verify                            # compares every view with Spark's own answer, every sink with its view
+headwater status                            # health, lag and sizes
+headwater verify                            # recomputes every view in batch, compares every sink
 ```
 
-`headwater demo` shows a whole shop of this shape at work.
+`headwater demo` runs a whole shop of this kind.
 """
 
 
@@ -89,8 +89,10 @@ def make_project(folder: Path) -> list[str]:
     there = [name for name in files if (folder / name).exists()]
     if there:
         raise UsageError(
-            f"{folder} has {', '.join(there)} already, which would be replaced",
-            hint="name a folder that is new: headwater init --project PATH",
+            f"{folder} already has {', '.join(there)}",
+            hint="name a new folder: headwater init --project PATH",
+            path=str(folder),
+            files=there,
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():

@@ -1,4 +1,6 @@
-"""Prints results of statements for people: rows in columns, facts as lines. Values are printed whole."""
+"""Prints results of statements for people: rows in columns, facts as lines. Values are printed whole.
+
+At a terminal rows fit its width; a pipe gets a line per row."""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.output import plain, print_json, print_listing
+from headwater.cli.listings import OF_STATEMENTS
+from headwater.cli.output import echo_table, plain, print_json, print_listing
+from headwater.cli.output import print_facts as print_pairs
+from headwater.cli.tables import Column, width
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,18 +44,20 @@ def print_rows(table: pa.Table, *, as_json: bool) -> None:
         _print_aligned(table)
 
 
-def print_result(kind: str, table: pa.Table | None, *, as_json: bool, done: str = "done") -> None:
-    """Print the result of a statement; `kind` is its name in `headwater.sql.statements`. `done` is printed if it has no
+def print_result(kind: str, table: pa.Table | None, *, as_json: bool, sentence: str = "done") -> None:
+    """Print the result of a statement; `kind` is its name in `headwater.sql.statements`. `sentence` is printed if it has no
     result."""
     if table is None:
         if as_json:
             print_json({"ok": True})
         else:
-            click.echo(done)
+            click.echo(sentence)
     elif kind in ("Explain", "ExplainQuery"):
         print_facts(table, as_json=as_json)
     elif kind == "Query":
         print_rows(table, as_json=as_json)
+    elif (listing := OF_STATEMENTS.get(kind)) is not None:
+        listing.print(table.to_pylist(), as_json=as_json)
     else:
         print_listing(table.to_pylist(), as_json=as_json, empty="no rows")
 
@@ -62,9 +69,7 @@ def print_facts(table: pa.Table, *, as_json: bool) -> None:
         print_json([{"property": name, "value": value} for name, value in facts.items()])
         return
     single = {name: value for name, value in facts.items() if "\n" not in value}
-    width = max(map(len, single), default=0)
-    for name, value in single.items():
-        click.echo(f"{name:<{width}}  {_printable(value)}")
+    print_pairs((name, _printable(value)) for name, value in single.items())
     for name, value in facts.items():
         if name not in single:
             click.echo(f"\n{name}")
@@ -102,17 +107,13 @@ def _numeric(table: pa.Table) -> list[bool]:
 
 
 def _print_fitting(table: pa.Table) -> None:
-    """Print a table to a terminal: wide values are folded, none is cut."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, numeric in zip(table.column_names, _numeric(table), strict=True):
-        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in _values(table):
-        drawn.add_row(*map(shown, row))
-    Console(file=sys.stdout, markup=False, highlight=False).print(drawn)
+    """Print a table to a terminal: wide values are wrapped, none is cut; with many columns each row is a block of lines."""
+    rows = [list(map(shown, row)) for row in _values(table)]
+    columns = [
+        Column(name, [row[at] for row in rows], numeric)
+        for at, (name, numeric) in enumerate(zip(table.column_names, _numeric(table), strict=True))
+    ]
+    echo_table(columns, width())
 
 
 def _print_aligned(table: pa.Table) -> None:

@@ -62,8 +62,8 @@ class CommandSession:
             if self.chosen:
                 raise
             raise type(error)(
-                "this folder is not a workspace, and no other was named",
-                hint=f"name one with -w PATH or {VARIABLE}, or make one here with `headwater init`",
+                "the current folder is not a workspace",
+                hint=f"name a workspace with -w PATH or {VARIABLE}, or create one here with `headwater init`",
             ) from None
         with workspace:
             try:
@@ -83,8 +83,9 @@ def _declare(module: str, workspace: Workspace) -> None:
         declare = importlib.import_module(module).declare
     except (ImportError, AttributeError) as error:
         raise UsageError(
-            f"there is no declare(ws) in module {module!r}: {error}",
-            hint="write def declare(ws): ws.function(...) in it, and name it as for import, without .py",
+            f"module {module!r} has no function declare(ws): {error}",
+            hint="define declare(ws), which calls ws.function(...), and name the module as in an import, without .py",
+            module=module,
         ) from error
     declare(workspace)
 
@@ -103,7 +104,7 @@ def views_of(workspace: Workspace) -> Views:
     return workspace._views
 
 
-def outside_of(workspace: Workspace) -> Supervisor:
+def supervisor_of(workspace: Workspace) -> Supervisor:
     """Return the supervisor of a workspace's sources and sinks."""
     return workspace._outside
 

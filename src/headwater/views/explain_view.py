@@ -10,6 +10,7 @@ from headwater.catalog.view_definitions import ViewDefinition, ViewOptions
 from headwater.core.clock import format_span, from_us
 from headwater.core.errors import CorruptionError
 from headwater.core.settings import format_bytes
+from headwater.core.types import format_type
 from headwater.engine.collections.collections import ERRORS_NAME, Collection, ViewCollection
 from headwater.engine.collections.retention_holds import base_of, removed
 from headwater.engine.dataflow.dataflow import Dataflow
@@ -89,7 +90,7 @@ def _declared(view: ViewDefinition, state: ViewState | None) -> dict[str, str]:
     return {
         "view": view.name,
         "statement": view.to_sql(),
-        "columns": ", ".join(f"{f.name} {f.type}" for f in view.columns),
+        "columns": ", ".join(f"{f.name} {format_type(f.type)}" for f in view.columns),
         "status": state.status if state else "backfilling",
         "errors": f"a row that fails {stops}",
         **_late_facts(view),
@@ -167,7 +168,7 @@ def sketched(plan: Plan, evaluator: Evaluator, extents: Mapping[str, Extent]) ->
     """Return how a query would be maintained as a view."""
     pipeline = Dataflow(plan.root, evaluator)
     facts = {
-        "columns": ", ".join(f"{f.name} {f.type}" for f in plan.schema),
+        "columns": ", ".join(f"{f.name} {format_type(f.type)}" for f in plan.schema),
         "state": bound_text(plan.root, extents, expiring(plan)),
         **_warnings(plan),
         "graph": "\n".join(describe(pipeline, "", None)),

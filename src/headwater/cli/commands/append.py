@@ -31,7 +31,7 @@ CHUNK_ROWS = 10_000
 
 
 class _Interrupts:
-    """Delays Ctrl-C until the append in progress is over, so that its outcome is certain; a second Ctrl-C interrupts at
+    """Delays Ctrl-C until the append in progress has finished, so that its outcome is known; a second Ctrl-C interrupts at
     once."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _Load:
                 else:
                     self._by_chunk(chunks)
         except HeadwaterError as error:
-            raise self._told(error) from None
+            raise self._with_outcome(error) from None
 
     def _by_chunk(self, chunks: Iterator[InputChunk]) -> None:
         """Append chunk by chunk; with a producer, chunks that an earlier run appended are skipped."""
@@ -150,8 +150,11 @@ class _Load:
     def _other_rows(self, what: str, differs: str) -> ConflictError:
         return ConflictError(
             f"producer {self.producer!r} has written other rows to topic {self.topic.name!r} as its {what}",
-            detail=f"{differs}; nothing of it was written",
+            detail=f"{differs}; none of it was written",
             hint="use one producer name per file, and the same --chunk-rows when resuming",
+            topic=self.topic.name,
+            producer=self.producer,
+            reason="other-rows",
         )
 
     def _count(self, receipt: Receipt, rows: int, what: str) -> None:
@@ -165,24 +168,24 @@ class _Load:
             self.rows += rows
             self.appends += 1
 
-    def _told(self, error: HeadwaterError) -> HeadwaterError:
+    def _with_outcome(self, error: HeadwaterError) -> HeadwaterError:
         """Return the error with the topic's name, and with what the topic contains instead of what one append wrote."""
         message, name = error.message, self.topic.name
         if repr(name) not in message:
             message = f"{message} (appending to topic {name!r})"
         kept = (
-            f"the {self.done:,} rows before its chunk are in the topic"
+            f"the {self.done:,} rows before the failed chunk are in the topic"
             if self.done
             else "nothing was appended"
         )
         own = (error.detail or "").removesuffix("nothing of this append was written").rstrip("; ")
         hint = error.hint
         if error.facts.get("outcome") == "unknown":
-            kept = f"{kept}, and perhaps its chunk" if self.done else "its rows may be in the topic"
+            kept = f"{kept}, and perhaps this chunk, too" if self.done else "its rows may be in the topic"
             if self.producer is not None:
-                hint = "run the same command again: what is there is passed over"
+                hint = "run the same command again: rows that are in the topic are skipped"
         if self.done and self.producer is not None and isinstance(error, BadRowError):
-            hint = "correct the file and run the same command again: what is there is passed over"
+            hint = "correct the file and run the same command again: rows that are in the topic are skipped"
         return type(error)(message, detail=f"{kept}; {own}" if own else kept, hint=hint, **error.facts)
 
 
@@ -206,21 +209,30 @@ def _placed(error: BadRowError, chunk: InputChunk) -> BadRowError:
     "--format",
     "kind",
     type=click.Choice(INPUT_FORMATS),
-    help="Default: by the file's name; JSON lines for a pipe.",
+    help="Default: by the file's name; json (a JSON object per line) for a pipe.",
 )
-@click.option("--producer", metavar="NAME", help="Resumable: run again, rows that are there are passed over.")
 @click.option(
-    "--chunk-rows", default=CHUNK_ROWS, show_default=True, type=click.IntRange(1), help="Rows per append."
+    "--producer",
+    metavar="NAME",
+    help="Append under this producer: a second run skips rows that are in the topic.",
 )
-@click.option("--atomic", is_flag=True, help="One append for the whole file: all of it or nothing.")
-@click.option("--null", default="", metavar="TEXT", help="How CSV writes NULL. Default: an empty field.")
+@click.option(
+    "--chunk-rows",
+    default=CHUNK_ROWS,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Rows per append.",
+)
+@click.option("--atomic", is_flag=True, help="Append the whole file at once: all rows or none.")
+@click.option("--null", default="", metavar="TEXT", help="The text for NULL in CSV. Default: an empty field.")
 @json_option
 @pass_session
 def append(session: CommandSession, /, topic: str, file: str, **options: Any) -> None:
-    """Append the rows of FILE ("-" for a pipe) to TOPIC.
+    """Append the rows of a file or a pipe to a topic.
 
-    JSON lines, CSV, TSV, Parquet or Arrow. In JSON and CSV, timestamps and dates are ISO text, binary is base64, and
-    nested values are JSON.
+    FILE is JSON (an object per line), CSV, TSV, Parquet or Arrow; "-" is stdin. In JSON and CSV, timestamps and dates are
+    ISO 8601 text, binary is base64, and nested values are JSON.
 
     With --producer the chunks are numbered, and a chunk that was already written under that name is skipped: run the
     same command again after a crash. Use one name per file. Ctrl-C ends after the current chunk, prints how many rows
@@ -245,5 +257,5 @@ def append(session: CommandSession, /, topic: str, file: str, **options: Any) ->
     if options["as_json"]:
         print_json({"topic": topic, "rows": load.rows, "skipped": load.skipped, "appends": load.appends})
     else:
-        were = f"; {load.skipped:,} were there already" if load.skipped else ""
-        click.echo(f"appended {load.rows:,} rows to {topic}{were}")
+        skipped = f"; skipped {load.skipped:,} that were in it already" if load.skipped else ""
+        click.echo(f"appended {load.rows:,} rows to {topic}{skipped}")

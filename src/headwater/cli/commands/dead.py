@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from collections import Counter
 from decimal import Decimal
 from itertools import islice
@@ -12,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.output import print_json, print_listing, print_table
-from headwater.cli.session import CommandSession, json_option, outside_of, pass_session
+from headwater.cli.output import print_facts, print_json, print_listing, print_table, print_text
+from headwater.cli.session import CommandSession, json_option, pass_session, supervisor_of
+from headwater.cli.tables import GAP, width
 from headwater.core.errors import HeadwaterError, UsageError
 
 if TYPE_CHECKING:
@@ -27,13 +26,12 @@ if TYPE_CHECKING:
     from headwater.views.dead_letter_actions import LetterAction
 
 NONE_DEAD = "no dead letters"
-NONE_OPEN = "no dead letters wait for anybody; --all shows what was done about earlier ones"
-_SHOWN = 100
-"""Characters of an error and of a row in a listing without a terminal; `show` and --json print all of them."""
+NONE_OPEN = "no open dead letters; --all lists dropped, replayed and resolved ones"
 _LEFT_MAX = 10
 """Number of remaining letters that `replay` names."""
-_BETWEEN, _LEAST = 3, 12
-"""Characters between columns on a terminal, and minimum width of an error and a row."""
+_TEXT_MIN, _TIMED_MIN = 16, 120
+"""Minimum number of characters of an error and a row in the listing, and width from which on it shows times; `show` and
+--json print all of them."""
 
 
 def _complete_owner(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -43,8 +41,8 @@ def _complete_owner(context: click.Context, parameter: click.Parameter, incomple
     )
     try:
         with session.open() as ws:
-            outside = outside_of(ws)
-            names = [*outside.sinks.definitions()]
+            supervisor = supervisor_of(ws)
+            names = [*supervisor.sinks.definitions()]
             names += [name for kind in ("source", "view", "queue") for name in ws.log.entries(kind)]
             return [name for name in sorted(set(names)) if name.startswith(incomplete)]
     except HeadwaterError:
@@ -52,8 +50,14 @@ def _complete_owner(context: click.Context, parameter: click.Parameter, incomple
 
 
 def _by_whom(function: Callable[..., None]) -> Callable[..., None]:
-    function = click.option("--reason", metavar="TEXT", help="Why, for the record.")(function)
-    return click.option("--by", metavar="NAME", help="Who does it. Default: your user's name.")(function)
+    function = click.option("--reason", metavar="TEXT", help="The reason, recorded with the action.")(
+        function
+    )
+    return click.option(
+        "--by",
+        metavar="NAME",
+        help="Who acts, recorded with the action. Default: the operating system's user.",
+    )(function)
 
 
 def _which(function: Callable[..., None]) -> Callable[..., None]:
@@ -62,7 +66,7 @@ def _which(function: Callable[..., None]) -> Callable[..., None]:
         "owner",
         metavar="NAME",
         shell_complete=_complete_owner,
-        help="All of a source, view, sink or queue that wait for somebody.",
+        help="All open dead letters of this source, view, sink or queue.",
     )
     return click.argument("letters", nargs=-1, metavar="[LETTER]...")(of(function))
 
@@ -71,12 +75,13 @@ def _which(function: Callable[..., None]) -> Callable[..., None]:
 @json_option
 @click.pass_context
 def dead(context: click.Context, as_json: bool) -> None:
-    """Count the rows that sources, views, sinks and queues rejected; subcommands list, edit, drop and replay them.
+    """List, edit, drop and replay dead letters.
 
-    A source, view or sink with on_error = 'divert' sets rejected rows aside and continues; a queue does so with
-    messages that were delivered too often. Each of these is a dead letter, with a name such as revenue/orders-0-17.
-    Every action on a dead letter is recorded with your name in the topic _dead. Rows that were late for a view (late),
-    and rows that were left out and not kept (lost), are counted too; `headwater late` shows late rows.
+    Without a subcommand: the number of dead letters by source, view, sink and queue. A source, view or sink with
+    on_error = 'divert' sets rejected rows aside and continues; a queue does so with messages that were delivered too
+    often. Each of these is a dead letter, with a name such as revenue/orders-0-17. Every action on a dead letter is
+    recorded with your name in the topic _dead. Rows that were late for a view (late), and rows that were left out and
+    not kept (lost), are counted too; `headwater late` shows late rows.
     """
     if context.invoked_subcommand is not None:
         return
@@ -85,10 +90,12 @@ def dead(context: click.Context, as_json: bool) -> None:
         letters = ws.dead()
         found = letters.counts()
         _say_unreadable(letters)
-        others = [one for one in outside_of(ws).rejected() if one.outcome != "diverted"]
-    print_listing(_counts(found, others), as_json=as_json, empty=NONE_DEAD)
+        others = [one for one in supervisor_of(ws).rejected() if one.outcome != "diverted"]
+    print_listing(
+        _counts(found, others), as_json=as_json, empty=NONE_DEAD, optional=("resolved", "edited", "replayed")
+    )
     for one in others if not as_json else ():
-        click.echo(one.sentence, err=True)
+        print_text(one.sentence, indent=2, err=True)
 
 
 def _counts(
@@ -111,16 +118,18 @@ def _counts(
 
 @dead.command("list")
 @click.argument("of", required=False, shell_complete=_complete_owner)
-@click.option(
-    "--all", "everything", is_flag=True, help="Also those that were dropped, replayed or are resolved."
-)
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many, the newest.")
+@click.option("--all", "everything", is_flag=True, help="Also dropped, replayed and resolved dead letters.")
+@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Only the newest N.")
 @json_option
 @pass_session
 def list_letters(
     session: CommandSession, of: str | None, everything: bool, limit: int | None, as_json: bool
 ) -> None:
-    """List the open dead letters, the newest first: all, or those of the source, view, sink or queue OF."""
+    """List open dead letters, the newest first.
+
+    All, or those of OF: a source, view, sink or queue. Long errors and rows are cut; `dead show` and --json have all of
+    them.
+    """
     from headwater.connectors.dead_letters.dead_letters import table_of
 
     with session.open() as ws:
@@ -141,7 +150,7 @@ def list_letters(
 @json_option
 @pass_session
 def show(session: CommandSession, letter: str, as_json: bool) -> None:
-    """Show one LETTER: the row, the reason for its rejection, and the actions on it."""
+    """Show the row, error and actions of a dead letter."""
     with session.open() as ws:
         one = ws.dead().show(letter)
     if as_json:
@@ -152,16 +161,16 @@ def show(session: CommandSession, letter: str, as_json: bool) -> None:
 
 @dead.command()
 @click.argument("letter")
-@click.option("--set", "values", multiple=True, metavar="COLUMN=VALUE", help="A value, as in a CSV file.")
-@click.option("--null", "nulls", multiple=True, metavar="COLUMN", help="A column that is to be NULL.")
+@click.option("--set", "values", multiple=True, metavar="COLUMN=VALUE", help="A new value, as in a CSV file.")
+@click.option("--null", "nulls", multiple=True, metavar="COLUMN", help="Set a column to NULL.")
 @click.option(
-    "--row", "file", type=click.File("r"), metavar="FILE", help="Values as a JSON object; - is stdin."
+    "--row", "file", type=click.File("r"), metavar="FILE", help="New values as a JSON object; - is stdin."
 )
 @click.option(
     "--expect",
     type=click.IntRange(0),
     metavar="N",
-    help="The version that you looked at; refused if it is older.",
+    help="The version that the edit is based on; fails if there is a newer one.",
 )
 @_by_whom
 @json_option
@@ -177,7 +186,9 @@ def edit(
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Change values of the row of LETTER, to be replayed. The original row is kept.
+    """Change values of the row of a dead letter, before a replay.
+
+    The original row is kept.
 
     For example: headwater dead edit revenue/orders-0-17 --set amount=5 --reason "a typo"
     """
@@ -191,7 +202,7 @@ def edit(
     if as_json:
         print_json(_facts(one))
     else:
-        click.echo(f"{one.id} is to be {one.row}; headwater dead replay {one.id} gives it back")
+        click.echo(f"{one.id} is edited: {one.row}\nnext: headwater dead replay {one.id}")
 
 
 @dead.command()
@@ -207,7 +218,7 @@ def drop(
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Drop dead letters for good: they are no longer listed, and are counted as dropped."""
+    """Drop dead letters: they are counted as dropped from then on."""
     with session.open() as ws:
         dropped = ws.dead().drop(list(letters) or None, of=owner, by=by, reason=reason)
     if as_json:
@@ -218,9 +229,7 @@ def drop(
 
 @dead.command()
 @_which
-@click.option(
-    "--force", is_flag=True, help="Also where the correction would be seen beside, or replace, something."
-)
+@click.option("--force", is_flag=True, help="Also if the row would replace or duplicate another row.")
 @_by_whom
 @json_option
 @pass_session
@@ -235,9 +244,10 @@ def replay(
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Replay rows to the source, view, sink or queue that rejected them: after an edit, or after a fix of the target.
+    """Replay rows to the source, view, sink or queue that rejected them.
 
-    A row is applied once, however often you replay it. Exit status 1 if some row is still rejected.
+    After an edit of the rows, or a correction of the target. A row is applied once, however often it is replayed. Exit
+    status 1 if a row is rejected again.
     """
     with session.open() as ws:
         done = ws.dead().replay(list(letters) or None, of=owner, by=by, reason=reason, force=force)
@@ -246,47 +256,35 @@ def replay(
     else:
         click.echo(f"{_counted(len(done.taken))} replayed")
         if done.before:
-            click.echo(f"refused no more already: {', '.join(done.before)}")
+            click.echo(f"replayed before: {', '.join(done.before)}")
         for letter, why in islice(done.left.items(), _LEFT_MAX):
-            click.echo(f"{letter} is left: {why}", err=True)
+            click.echo(f"{letter} was not replayed: {why}", err=True)
         if len(done.left) > _LEFT_MAX:
-            click.echo(f"and so are {len(done.left) - _LEFT_MAX:,} more; --json names them", err=True)
+            click.echo(f"and {len(done.left) - _LEFT_MAX:,} more; --json lists all", err=True)
     if not done.ok:
         context.exit(1)
 
 
 def _say_unreadable(letters: DeadLetters) -> None:
     for owner, why in letters.unreadable.items():
-        click.echo(f"the letters of {owner} are not shown: {why}", err=True)
+        click.echo(f"the dead letters of {owner} cannot be read: {why}", err=True)
 
 
 def _counted(number: int) -> str:
-    return f"{number:,} {'letter' if number == 1 else 'letters'}"
+    return f"{number:,} dead {'letter' if number == 1 else 'letters'}"
 
 
 def _fitting(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return dead letters formatted for people. On a terminal each is one line, with names whole and texts cut to the
-    width."""
-    if not sys.stdout.isatty():
-        acted = any(row["who"] for row in rows)
-        return [
-            {
-                "letter": row["letter"],
-                "state": row["state"],
-                "at": row["at"],
-                "error": _cut(row["error"], _SHOWN),
-                "row": _cut(row["row"], _SHOWN),
-                **({"who": row["who"], "reason": row["reason"]} if acted else {}),
-            }
-            for row in rows
-        ]
-    width = shutil.get_terminal_size().columns
+    """Return dead letters formatted for people: a line each, with names whole and texts cut to the width."""
     names = max((len(row["letter"]) for row in rows), default=0)
-    room = max((width - names - len("replayed") - 3 * _BETWEEN) // 2, _LEAST)
+    timed = width() >= _TIMED_MIN
+    taken = names + len("replayed") + 3 * GAP + (len("2026-01-31T12:00:00Z") + GAP if timed else 0)
+    room = max((width() - taken) // 2, _TEXT_MIN)
     return [
         {
             "letter": row["letter"],
             "state": row["state"],
+            **({"at": row["at"]} if timed else {}),
             "error": _cut(row["error"], room),
             "row": _cut(row["row"], room),
         }
@@ -306,37 +304,35 @@ def _print(one: LetterState) -> None:
     from headwater.core.clock import from_us, timestamp
 
     letter = one.letter
-    facts = {"letter": one.id, "state": one.state, "refused by": f"{letter.kind} {letter.owner}"}
+    facts = {"letter": one.id, "state": one.state, "rejected by": f"{letter.kind} {letter.owner}"}
     if letter.at:
         facts["at"] = timestamp(from_us(letter.at))
     facts |= {"error": letter.error, "row": letter.row}
     if one.edit is not None:
         facts["edited"] = one.row
     if letter.copies > 1:
-        facts["rows"] = f"{letter.copies:,}, all alike"
+        facts["rows"] = f"{letter.copies:,} equal rows"
     facts["version"] = str(one.version)
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        click.echo(f"{name:<{width}}  {shown(value)}")
+    print_facts((name, shown(value)) for name, value in facts.items())
     if one.actions:
         click.echo()
-        print_table([_done(record) for record in one.actions])
+        print_table([_action_row(record) for record in one.actions], ("edited row", "reason"))
 
 
-def _done(record: LetterAction) -> dict[str, Any]:
+def _action_row(record: LetterAction) -> dict[str, Any]:
     from headwater.core.clock import from_us
 
     return {
         "at": from_us(record.at),
         "who": record.who,
-        "did": _did(record),
+        "action": _action(record),
         "reason": record.reason,
-        "row": record.edited,
+        "edited row": record.edited,
     }
 
 
-def _did(record: LetterAction) -> str:
-    return "replay, and it was taken" if record.settled else record.action
+def _action(record: LetterAction) -> str:
+    return "replay, applied" if record.settled else record.action
 
 
 def _facts(one: LetterState) -> dict[str, Any]:
@@ -372,7 +368,9 @@ def _facts(one: LetterState) -> dict[str, Any]:
 def _split(given: str) -> tuple[str, str]:
     name, equals, text = given.partition("=")
     if not equals or not name:
-        raise UsageError(f"--set takes COLUMN=VALUE, not {given!r}", hint="--set amount=5")
+        raise UsageError(
+            f"--set takes COLUMN=VALUE, not {given!r}", hint="--set amount=5", option="set", value=given
+        )
     return name.strip(), text
 
 
@@ -390,9 +388,11 @@ def _from_json(text: str, columns: pa.Schema) -> dict[str, Any]:
     try:
         row = json.loads(text, parse_float=Decimal)
     except ValueError as error:
-        raise UsageError(f"the row is not JSON: {error}", hint='{"amount": 5}') from None
+        raise UsageError(
+            f"the row is not valid JSON: {error}", hint='for example {"amount": 5}', option="row"
+        ) from None
     if not isinstance(row, dict):
-        raise UsageError("the row is a JSON object of columns and values", hint='{"amount": 5}')
+        raise UsageError("the row is not a JSON object", hint='for example {"amount": 5}', option="row")
     given = {}
     for name, value in row.items():
         decode = json_decoder(columns.field(name).type) if name in columns.names else None
@@ -407,4 +407,9 @@ def _decoded(name: str, value: Any, decode: Callable[[Any], Any], columns: pa.Sc
         return decode(value)
     except (ValueError, TypeError) as error:
         kind = format_type(columns.field(name).type)
-        raise UsageError(f"{value!r} cannot be the value of {name}, which is {kind}: {error}") from None
+        raise UsageError(
+            f"{value!r} is not a value of column {name!r}, which has the type {kind}: {error}",
+            column=name,
+            value=value,
+            expected=kind,
+        ) from None

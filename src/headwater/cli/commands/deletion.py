@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 def _noted(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for the person and reason of a deletion, and for confirmation."""
-    yes = click.option("--yes", is_flag=True, help="Do not ask at a terminal whether it is meant.")
-    reason = click.option("--reason", metavar="TEXT", help="Why; it is kept with the record of it.")
-    by = click.option("--by", metavar="NAME", help="Who; else the user of the operating system.")
+    yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+    reason = click.option("--reason", metavar="TEXT", help="The reason, recorded with the deletion.")
+    by = click.option(
+        "--by",
+        metavar="NAME",
+        help="Who deletes, recorded with the deletion. Default: the operating system's user.",
+    )
     return by(reason(yes(command)))
 
 
@@ -32,20 +36,22 @@ def _noted(command: Callable[..., None]) -> Callable[..., None]:
 def forget(
     session: CommandSession, subject: str, by: str | None, reason: str | None, yes: bool, as_json: bool
 ) -> None:
-    """Forget SUBJECT: destroy the key to every value that is PRIVATE BY it.
+    """Destroy the key of a subject's private values.
 
-    Nobody can read these values once this command returns. Views, and the sinks on them, lose the values with the next
-    tick. The report lists every place that contained such values, with its progress.
+    Values that are PRIVATE BY the subject cannot be read once this command returns. Views, and the sinks on them, lose
+    them with the next tick. The report lists every place that contained such values, with its progress.
     """
     with session.open() as ws:
-        _ask(f"Destroy the key to everything private of {subject!r}?", yes)
-        done = ws.forget(subject, by=by, reason=reason)
-    _print(done, as_json)
+        _ask(f"Destroy the key of all private values of {subject!r}?", yes)
+        deletion = ws.forget(subject, by=by, reason=reason)
+    _print(deletion, as_json)
 
 
 @click.command()
 @click.argument("topic", shell_complete=complete_topic)
-@click.option("--where", required=True, metavar="CONDITION", help="Which records, as behind WHERE.")
+@click.option(
+    "--where", required=True, metavar="CONDITION", help="Condition of SQL for the records to remove."
+)
 @_noted
 @json_option
 @pass_session
@@ -58,15 +64,15 @@ def excise(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove the records of TOPIC that match a condition, from the log itself.
+    """Remove matching records from the log for good.
 
-    Their offsets stay gaps that readers skip. From the next tick on, views, and the sinks on them, are as if these
-    records had never existed.
+    Their offsets remain as gaps that readers skip. From the next tick on, views, and the sinks on them, are as if these
+    records had never been written.
     """
     with session.open() as ws:
         _ask(f"Remove the records of {topic} where {where}, for good?", yes)
-        done = ws.excise(topic, where, by=by, reason=reason)
-    _print(done, as_json)
+        deletion = ws.excise(topic, where, by=by, reason=reason)
+    _print(deletion, as_json)
 
 
 @click.command()
@@ -74,18 +80,27 @@ def excise(
 @json_option
 @pass_session
 def deletions(session: CommandSession, name: str | None, as_json: bool) -> None:
-    """List deletions: subjects that were forgotten and records that were excised; with NAME, the progress of one in
-    every place."""
+    """List deletions and their progress.
+
+    Without NAME: forgotten subjects and excised records. With NAME: the progress of one deletion in every place.
+    """
     from headwater.core.errors import UsageError
 
     with session.open() as ws:
         found = ws.deletions()
     if name is None:
-        print_listing(map(_facts if as_json else _line, found), as_json=as_json, empty="nothing was deleted")
+        print_listing(
+            map(_facts if as_json else _line, found),
+            as_json=as_json,
+            empty="no deletions",
+            optional=("who", "reason"),
+        )
         return
     one = next((deletion for deletion in found if deletion.name == name), None)
     if one is None:
-        raise UsageError(f"there is no deletion {name!r}", hint="`headwater deletions` lists them")
+        raise UsageError(
+            f"there is no deletion {name!r}", hint="`headwater deletions` lists them", deletion=name
+        )
     _print(one, as_json)
 
 
@@ -93,13 +108,16 @@ def deletions(session: CommandSession, name: str | None, as_json: bool) -> None:
 @json_option
 @pass_session
 def rotate_keys(session: CommandSession, as_json: bool) -> None:
-    """Wrap the keys to private columns with a new master key, and destroy the old one."""
+    """Wrap the keys of private columns with a new master key.
+
+    The old master key is destroyed.
+    """
     with session.open() as ws:
         keys = ws.rotate_keys()
     if as_json:
         print_json({"keys": keys})
     else:
-        click.echo(f"{keys:,} key{'' if keys == 1 else 's'} wrapped by a new master key")
+        click.echo(f"{keys:,} key{'' if keys == 1 else 's'} wrapped with a new master key")
 
 
 def _ask(question: str, yes: bool) -> None:
@@ -131,11 +149,12 @@ def _print(one: Deletion, as_json: bool) -> None:
     if as_json:
         print_json(_facts(one))
         return
-    what = f"{one.of!r} was forgotten" if one.what == "forget" else f"records of {one.of} were excised"
+    what = f"forgot {one.of!r}" if one.what == "forget" else f"excised from {one.of}"
     click.echo(f"{one.name}: {what}, {one.records:,} record{'' if one.records == 1 else 's'}")
     print_table(
         [
-            {"place": f"{p.kind} {p.name}", "status": p.status, "at": p.at, "what": p.detail}
+            {"place": f"{p.kind} {p.name}", "status": p.status, "at": p.at, "detail": p.detail}
             for p in one.places
-        ]
+        ],
+        ("at",),
     )

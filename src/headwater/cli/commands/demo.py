@@ -1,4 +1,4 @@
-"""`headwater demo`: a shop with a database, sinks and an engine that is killed, in about five minutes.
+"""`headwater demo`: a shop with a database, sinks and an engine that is killed, in a few minutes.
 
 The demo is an ordinary program that uses Headwater, in `examples/shop`; the wheel has it as `headwater.examples.shop`.
 """
@@ -17,37 +17,43 @@ from headwater.core.errors import ExtraMissingError, HeadwaterError, UsageError
 from headwater.core.extras import install_command
 
 _CHECKOUT = Path(__file__).resolve().parents[4]
-_HINT = f"{install_command('demo')} installs what it needs: a Postgres and a Redis to throw away"
+_HINT = f"{install_command('demo')} installs what it needs: a temporary Postgres and Redis"
 
 
 @click.command()
 @click.option(
     "--seconds",
     type=click.FloatRange(5, 86_400),
+    metavar="N",
     envvar="HEADWATER_DEMO_SECONDS",
     default=120.0,
     show_default=True,
-    help="How long the shop is open. $HEADWATER_DEMO_SECONDS says the same.",
+    help="How long the shop is open; also $HEADWATER_DEMO_SECONDS.",
 )
-@click.option("--live", is_flag=True, help="Open until Ctrl-C; then the report.")
-@click.option("--seed", type=int, default=7, show_default=True, help="What happens depends on it alone.")
-@click.option("--no-kill", is_flag=True, help="Let the engine live.")
+@click.option("--live", is_flag=True, help="Keep the shop open until Ctrl-C, then report.")
+@click.option(
+    "--seed", type=int, default=7, show_default=True, metavar="N", help="Seed of the random events."
+)
+@click.option("--no-kill", is_flag=True, help="Do not kill the engine half-way.")
 @click.option(
     "--keep",
     metavar="PATH",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the workspace in that folder, to look around in it afterwards.",
+    help="Keep the workspace in this folder.",
 )
 def demo(seconds: float, live: bool, seed: int, no_kill: bool, keep: Path | None) -> None:
-    """Run a demo shop: captured from Postgres, maintained in views, written to sinks, killed half-way, and verified.
+    """Run a demo shop: Postgres, views, sinks, a crash, verify.
 
-    The demo starts its own Postgres and Redis, on this machine only, and removes everything at the end. Exit status 0
-    only if every view and every sink is equal to what it should be.
+    Orders are captured from Postgres, kept in views and written to sinks; half-way the engine is killed and started again;
+    at the end every view and every sink is verified. The demo starts its own Postgres and Redis, reachable from this
+    machine only, and removes everything at the end. Exit status 1 if something differs.
     """
     from rich.console import Console
 
     if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise UsageError(f"the folder {str(keep)!r} is not empty", hint="name one that is new")
+        raise UsageError(
+            f"the folder {str(keep)!r} is not empty", hint="name a new folder", option="keep", value=str(keep)
+        )
     package = _package()
     try:
         shop: Any = importlib.import_module(f"{package}.demo")

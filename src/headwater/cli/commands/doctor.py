@@ -19,6 +19,7 @@ import click
 import headwater as hw
 from headwater.cli.output import print_json, shown_bytes
 from headwater.cli.session import CommandSession, json_option, pass_session
+from headwater.cli.tables import width, wrapped
 from headwater.core.clock import SystemClock
 from headwater.core.errors import HeadwaterError
 from headwater.core.extras import EXTRAS, install_command, require, why_missing
@@ -42,14 +43,19 @@ class Check:
 
 @click.command()
 @click.argument("url", required=False)
-@click.option("--tables", default="", help="Look at these tables only: 'public.orders, public.customers'.")
+@click.option(
+    "--tables",
+    default="",
+    metavar="NAMES",
+    help="Check only these tables: 'public.orders, public.customers'.",
+)
 @json_option
 @pass_session
 def doctor(session: CommandSession, url: str | None, tables: str, as_json: bool) -> None:
-    """Check the installation and the workspace; exit status 1 if something fails.
+    """Check the installation, the machine and the workspace.
 
-    With the URL of a Postgres database, check the database instead: what is missing to capture it, and the statement
-    that fixes it.
+    With the URL of a Postgres database: check instead what is missing there to capture its tables, and print the
+    statements that add it. Exit status 1 if a check fails.
     """
     checks = (
         _database(url, tables)
@@ -73,16 +79,19 @@ def doctor(session: CommandSession, url: str | None, tables: str, as_json: bool)
             "warn": click.style("warn", fg="yellow"),
             "fail": click.style("fail", fg="red"),
         }
+        names = max(len(check.name) for check in checks)
         for check in checks:
-            click.echo(f"{marks[check.status]}  {check.name:<15} {check.message}")
-            if check.hint:
-                click.echo(f"{'':6}{'':<15} hint: {check.hint}")
+            first, *more = wrapped(check.message, width() - names - 8)
+            click.echo(f"{marks[check.status]}  {check.name:<{names}}  {first}".rstrip())
+            more += wrapped(f"hint: {check.hint}", width() - names - 8) if check.hint else []
+            for line in more:
+                click.echo(f"{'':{names + 8}}{line}")
     if any(check.status == "fail" for check in checks):
         click.get_current_context().exit(1)
 
 
 def _database(url: str, tables: str) -> list[Check]:
-    require("postgres", "looking at a Postgres database")
+    require("postgres", "checking a Postgres database")
     from headwater.sources.postgres.server.postgres_doctor import doctor
 
     return [
@@ -144,12 +153,12 @@ def _extras() -> Check:
     found = [name for name in EXTRAS if name not in missing]
     if not missing:
         return Check("extras", "ok", ", ".join(found))
-    lacking = "; ".join(f"{name} ({EXTRAS[name].use})" for name in missing)
+    absent = "; ".join(f"{name} ({EXTRAS[name].use})" for name in missing)
     return Check(
         "extras",
         "ok",
-        f"{', '.join(found) or 'none'}; not installed: {lacking}",
-        f"what you use of them: {install_command(*missing)}",
+        f"{', '.join(found) or 'none'}; not installed: {absent}",
+        f"to install them: {install_command(*missing)}",
     )
 
 
@@ -165,7 +174,7 @@ def _open_files() -> Check:
 def _notification() -> Check:
     from headwater.log.embedded.journal.notify import mechanism
 
-    return Check("notification", "ok", f"readers wait by {mechanism()}")
+    return Check("notification", "ok", f"readers are notified by {mechanism()}")
 
 
 def _java() -> Check:
@@ -174,7 +183,7 @@ def _java() -> Check:
     try:
         java = find_java()
     except hw.JavaMissingError as error:
-        return Check("java", "warn", f"{error.message}; the log needs none", error.hint)
+        return Check("java", "warn", f"{error.message}; views need it, the log does not", error.hint)
     return Check("java", "ok", f"Java {java.version} at {java.home}")
 
 
@@ -188,13 +197,15 @@ def _workspace(session: CommandSession) -> list[Check]:
     except (hw.NotAWorkspaceError, hw.WorkspaceMissingError) as error:
         if session.chosen:
             return [Check("workspace", "fail", error.message, error.hint)]
-        return [Check("workspace", "ok", "none here", "name one with -w PATH to have it checked")]
+        return [
+            Check("workspace", "ok", "this folder is not a workspace", "-w PATH names the workspace to check")
+        ]
     except HeadwaterError as error:
         return [Check("workspace", "fail", error.message, error.hint)]
     about = f"{Path(session.path).resolve()}: {len(topics)} topics, format {_format(session.path)}"
     checks = [Check("workspace", "ok", about)]
     for finding in findings:
-        checks.append(Check("recovery", "warn", finding, "headwater verify checks everything"))
+        checks.append(Check("recovery", "warn", finding, "headwater verify checks the whole log"))
     return [*checks, *keys, _disk(session.path), _sync(session.path)]
 
 
@@ -206,19 +217,33 @@ def _keys(log: Any, workspace: Path) -> list[Check]:
         private = [t.name for t in log.topics().values() if t.private and _has_records(log, t.name)]
         if not private:
             return []
-        hint = "bring it back, or say where it is: HEADWATER_KEYS; without it no private value can be read"
-        return [Check("keys", "fail", f"{folder} is not there, and {private[0]} has private columns", hint)]
+        hint = "restore the folder, or set HEADWATER_KEYS to it; without it private values cannot be read"
+        return [
+            Check(
+                "keys",
+                "fail",
+                f"the folder {folder} is missing, and topic {private[0]} has private columns",
+                hint,
+            )
+        ]
     try:
         subjects = log.keys.check()
     except HeadwaterError as error:
         return [Check("keys", "fail", error.message, error.hint)]
     open_to = [path for path in (folder, *folder.iterdir()) if path.stat().st_mode & 0o077]
     if open_to:
-        return [Check("keys", "warn", f"others may look at {open_to[0]}", f"chmod -R go= {folder}")]
+        return [Check("keys", "warn", f"other users can read {open_to[0]}", f"chmod -R go= {folder}")]
     if folder.resolve().is_relative_to(workspace.resolve()):
-        hint = "move the folder out of it, and say where it is: HEADWATER_KEYS"
-        return [Check("keys", "warn", f"{folder} is in the workspace: a copy of that never forgets", hint)]
-    return [Check("keys", "ok", f"of {subjects:,} subjects, in {folder}, for its owner alone")]
+        hint = "move the folder out of the workspace, and set HEADWATER_KEYS to it"
+        return [
+            Check(
+                "keys",
+                "warn",
+                f"{folder} is in the workspace: backups of the workspace contain the keys",
+                hint,
+            )
+        ]
+    return [Check("keys", "ok", f"{subjects:,} subjects, in {folder}, readable by its owner only")]
 
 
 def _has_records(log: Any, topic: str) -> bool:
@@ -237,10 +262,13 @@ def _disk(path: str) -> Check:
     free = shutil.disk_usage(path).free
     said = f"{shown_bytes(free)} free"
     if free < FREE_BYTES_MIN:
-        return Check("disk", "fail", said, "free some space; appends go on by themselves then")
+        return Check("disk", "fail", said, "free some space; appends continue then")
     if free < FREE_BYTES_WARN:
         return Check(
-            "disk", "warn", said, "`headwater lag` forecasts when it is full; a shorter retention frees space"
+            "disk",
+            "warn",
+            said,
+            "`headwater lag` shows when the disk is full; a shorter retention frees space",
         )
     return Check("disk", "ok", said)
 
@@ -260,13 +288,15 @@ def _sync(path: str) -> Check:
                 took.append(clock.steady_ms() - began)
             file.close()
     except (HeadwaterError, OSError) as error:
-        return Check("durability", "fail", f"cannot write here: {error}", "check the folder's permissions")
+        return Check(
+            "durability", "fail", f"cannot write to the workspace: {error}", "check the folder's permissions"
+        )
     median = sorted(took)[len(took) // 2]
     if median > 50:
         return Check(
             "durability",
             "warn",
             f"a sync takes {median:.1f} ms",
-            "durability='group' lets concurrent appends share it",
+            "with durability = 'group' concurrent appends share a sync",
         )
     return Check("durability", "ok", f"a sync takes {median:.1f} ms")

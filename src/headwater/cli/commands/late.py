@@ -8,8 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from headwater.cli.commands.engine import run_once
-from headwater.cli.commands.status import shown_seconds
-from headwater.cli.output import print_json, print_listing
+from headwater.cli.output import print_json, print_listing, shown_seconds
 from headwater.cli.results import print_rows
 from headwater.cli.session import CommandSession, complete_view, json_option, pass_session, views_of
 
@@ -45,10 +44,11 @@ class _Late(click.Group):
 @json_option
 @click.pass_context
 def late(context: click.Context, as_json: bool) -> None:
-    """List the views with late rows; with VIEW show these rows.
+    """List late rows, or replay them.
 
-    A row is late for a window that the watermark had closed before the row arrived. Views with late = 'divert' or correct_for
-    report their late rows, those with late = 'drop' count them. `headwater late VIEW --help` describes the rows.
+    Without VIEW: the views with late rows, with their counts. With VIEW: its late rows. A row is late for a window that the
+    watermark had closed before the row arrived. Views with late = 'divert' or correct_for keep their late rows, those with
+    late = 'drop' count them. `headwater late VIEW --help` describes the rows.
     """
     if context.invoked_subcommand is not None:
         return
@@ -64,29 +64,29 @@ def late(context: click.Context, as_json: bool) -> None:
                 "diverted": row["diverted"],
                 "dropped": row["dropped"],
                 "windows missed": row["windows_missed"],
-                "at most behind": _span(row["lateness_max_us"]),
-                "newest at": row["newest_at"],
+                "max lateness": _span(row["lateness_max_us"]),
+                "newest": row["newest_at"],
             }
             for row in rows
         ]
-    print_listing(rows, as_json=as_json, empty=NONE_LATE)
+    print_listing(
+        rows, as_json=as_json, empty=NONE_LATE, optional=("newest", "windows missed", "topic", "max lateness")
+    )
 
 
 @click.command()
 @click.argument("view", shell_complete=complete_view)
-@click.option(
-    "-n", "--limit", type=click.IntRange(1), metavar="N", help="Show so many, the newest; else all of them."
-)
+@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Only the newest N.")
 @json_option
 @pass_session
 @click.pass_context
 def show(
     context: click.Context, session: CommandSession, view: str, limit: int | None, as_json: bool
 ) -> None:
-    """Show the late rows of VIEW, the newest first: a line for every window that a row missed.
+    """Show the late rows of VIEW, the newest first.
 
-    The columns are the row's own, followed by the window, the microseconds that the row was behind the watermark, this
-    watermark, and the position of the row in the log.
+    A line for every window that a row missed. The columns are the row's own, followed by the window, the lateness in
+    microseconds, the watermark, and the position of the row in the log.
     """
     from headwater.views.late_replay import refuse_untold
 
@@ -107,11 +107,11 @@ def show(
 
 @late.command()
 @click.argument("view", shell_complete=complete_view)
-@click.option("--no-run", is_flag=True, help="Leave the work to the next run.")
+@click.option("--no-run", is_flag=True, help="Only schedule the replay: the next run does it.")
 @json_option
 @pass_session
 def replay(session: CommandSession, view: str, no_run: bool, as_json: bool) -> None:
-    """Replay the late rows of VIEW: they are counted as if they had been on time.
+    """Replay the late rows of a view, as if they were on time.
 
     VIEW is rebuilt from the log as a shadow build, next to the version that is served, and replaces it in one tick.
     Rows that are late from then on are left out as before.
@@ -127,7 +127,7 @@ def replay(session: CommandSession, view: str, no_run: bool, as_json: bool) -> N
 
         views_of(ws).listener = TickProgress(ws.log)
         if not as_json:
-            click.echo(_given(name, rows), err=True)
+            click.echo(f"replaying {_rows(rows)} of {name}", err=True)
         run_once(ws, None, as_json, lambda: {"view": name, "rows": rows})
 
 
@@ -135,13 +135,13 @@ def _say_replayed(view: str, rows: int, as_json: bool) -> None:
     if as_json:
         print_json({"view": view, "rows": rows, "tick": None})
     elif rows:
-        click.echo(f"the next run builds {view} anew: {_given(view, rows)}")
+        click.echo(f"the next run rebuilds {view} with {_rows(rows)}")
     else:
-        click.echo(f"view {view} has {NONE_LATE} to give back")
+        click.echo(f"view {view} has {NONE_LATE} to replay")
 
 
-def _given(view: str, rows: int) -> str:
-    return f"{rows:,} late {'row' if rows == 1 else 'rows'} given back to {view}"
+def _rows(count: int) -> str:
+    return f"{count:,} late {'row' if count == 1 else 'rows'}"
 
 
 def _accounts(ws: Workspace, name: str) -> Iterator[dict[str, Any]]:
@@ -150,9 +150,9 @@ def _accounts(ws: Workspace, name: str) -> Iterator[dict[str, Any]]:
 
     views = views_of(ws)
     definition = views.names.describe(name)
-    told = _told(ws, definition)
+    late_rows = _late_rows(ws, definition)
     for topic, account in views.reports.ledger(name, by_hand=False).items():
-        rows = None if told is None else told.filter(pc.equal(told["_topic"], topic))
+        rows = None if late_rows is None else late_rows.filter(pc.equal(late_rows["_topic"], topic))
         if not (account["diverted"] or account["dropped"] or (rows is not None and rows.num_rows)):
             continue
         yield {
@@ -167,9 +167,8 @@ def _accounts(ws: Workspace, name: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def _told(ws: Workspace, view: ViewDefinition) -> pa.Table | None:
-    """Return the late rows that a view reports, with the topic of each; None if it does not report them, or is in no
-    tick yet."""
+def _late_rows(ws: Workspace, view: ViewDefinition) -> pa.Table | None:
+    """Return the late rows that a view keeps, with the topic of each; None if it keeps none, or is in no tick yet."""
     from headwater.core.errors import ViewUnavailableError
     from headwater.views.late_replay import with_topic
 

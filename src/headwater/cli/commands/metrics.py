@@ -14,7 +14,10 @@ from headwater.cli.session import CommandSession, json_option, pass_session
 @json_option
 @pass_session
 def metrics(session: CommandSession, as_json: bool) -> None:
-    """Print metrics in Prometheus' text format: rows, lags, ticks by phase, watermarks, sources, sinks and disk."""
+    """Print metrics in the Prometheus text format.
+
+    Rows, lags, ticks by phase, watermarks, sources, sinks and disk.
+    """
     with session.open() as ws:
         text = ws.metrics()
     if not as_json:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import headwater as hw
-from headwater.cli.output import print_json, print_listing
+from headwater.cli.listings import QUEUES
+from headwater.cli.output import print_facts, print_json, print_listing, shown_seconds
 from headwater.cli.session import CommandSession, json_option, pass_session
-from headwater.core.clock import format_span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHELL = "shell"
 """Name of the worker that receives and acknowledges in a shell, unless another is given."""
-LOOK_S = 0.2
+POLL_S = 0.2
 _LISTED = ("queue", "topic", "waiting", "leased", "delayed", "dead", "oldest_seconds")
 
 
@@ -43,11 +43,15 @@ def _queue_argument(function: Callable[..., None]) -> Callable[..., None]:
 
 def _worker_option(function: Callable[..., None]) -> Callable[..., None]:
     return click.option(
-        "--worker", default=SHELL, show_default=True, metavar="NAME", help="Who holds the messages."
+        "--worker",
+        default=SHELL,
+        show_default=True,
+        metavar="NAME",
+        help="Name of the worker that holds the messages.",
     )(function)
 
 
-def standings(ws: hw.Workspace) -> list[dict[str, Any]]:
+def queue_rows(ws: hw.Workspace) -> list[dict[str, Any]]:
     """Return a row for each queue, for listings."""
     return [{name: asdict(queue.standing())[name] for name in _LISTED} for queue in ws.queues()]
 
@@ -56,9 +60,10 @@ def standings(ws: hw.Workspace) -> list[dict[str, Any]]:
 @json_option
 @click.pass_context
 def queue(context: click.Context, as_json: bool) -> None:
-    """List the queues; with a command, inspect one or receive messages from it.
+    """List queues; receive and acknowledge messages.
 
-    Workers share the records of a queue's topic message by message. Use `headwater dead` for dead messages.
+    A queue leases the records of a topic to workers, message by message. `headwater dead` lists messages that were
+    delivered too often.
     """
     if context.invoked_subcommand is None:
         _list(context.ensure_object(CommandSession), as_json)
@@ -68,39 +73,37 @@ def queue(context: click.Context, as_json: bool) -> None:
 @json_option
 @pass_session
 def list_queues(session: CommandSession, as_json: bool) -> None:
-    """List the queues: numbers of waiting, leased, delayed and dead messages, and the age of the oldest one that is not
-    done."""
+    """List the queues.
+
+    The numbers of waiting, leased, delayed and dead messages, and the age of the oldest message that is not acknowledged.
+    """
     _list(session, as_json)
 
 
 def _list(session: CommandSession, as_json: bool) -> None:
     with session.open() as ws:
-        rows = standings(ws)
-    if not as_json:
-        rows = [
-            {"oldest" if k == "oldest_seconds" else k: _shown(k, v) for k, v in row.items()} for row in rows
-        ]
-    print_listing(
-        rows, as_json=as_json, empty="no queues yet; make one with: headwater queue make QUEUE TOPIC"
-    )
-
-
-def _shown(name: str, value: Any) -> Any:
-    return (
-        None if value is None else format_span(int(value) * 1_000_000) if name == "oldest_seconds" else value
-    )
+        rows = queue_rows(ws)
+    QUEUES.print(rows, as_json=as_json)
 
 
 @queue.command()
 @click.argument("name", metavar="QUEUE")
 @click.argument("topic")
 @click.option(
-    "--key", multiple=True, metavar="COLUMN", help="Keep the order of messages that are equal here."
+    "--key",
+    multiple=True,
+    metavar="COLUMN",
+    help="Messages with equal values of this column are delivered in order.",
 )
-@click.option("--delay", metavar="COLUMN", help="The column that says from when on a message is handed out.")
-@click.option("--lease", metavar="SPAN", help="How long a worker holds a message. Default: 30 seconds.")
+@click.option("--delay", metavar="COLUMN", help="The column with the time from which a message is delivered.")
 @click.option(
-    "--deliveries", type=click.IntRange(1), metavar="N", help="So often, then it is dead. Default: 5."
+    "--lease", metavar="SPAN", help="How long a message belongs to one worker. Default: 30 seconds."
+)
+@click.option(
+    "--deliveries",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Deliveries before a message is dead. Default: 5.",
 )
 @pass_session
 def make(
@@ -112,7 +115,7 @@ def make(
     lease: str | None,
     deliveries: int | None,
 ) -> None:
-    """Make the queue QUEUE of the records of TOPIC."""
+    """Create a queue over the records of a topic."""
     given: dict[str, Any] = {
         "key": list(key) or None,
         "delay": delay,
@@ -120,8 +123,8 @@ def make(
         "deliveries": deliveries,
     }
     with session.open() as ws:
-        made = ws.queue(name, topic, **given)
-    click.echo(f"queue {made.name} is there, on topic {made.definition.topic}")
+        created = ws.queue(name, topic, **given)
+    click.echo(f"queue {created.name} on topic {created.definition.topic} is ready")
 
 
 @queue.command()
@@ -129,7 +132,7 @@ def make(
 @json_option
 @pass_session
 def show(session: CommandSession, name: str, as_json: bool) -> None:
-    """Show one QUEUE: definition, status and leases."""
+    """Show the definition, status and leases of a queue."""
     with session.open() as ws:
         found = ws.queue(name)
         facts = {
@@ -140,9 +143,8 @@ def show(session: CommandSession, name: str, as_json: bool) -> None:
     if as_json:
         print_json({**facts, "leases": holders})
         return
-    width = max(map(len, facts))
-    for key, value in facts.items():
-        click.echo(f"{key:<{width}}  {'-' if value is None else value}")
+    facts["oldest"] = None if facts["oldest_seconds"] is None else shown_seconds(facts["oldest_seconds"])
+    print_facts((key, value) for key, value in facts.items() if key != "oldest_seconds")
     if holders:
         click.echo()
         print_listing(holders, as_json=False, empty="")
@@ -163,10 +165,10 @@ def show(session: CommandSession, name: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def peek(session: CommandSession, name: str, count: int, as_json: bool) -> None:
-    """Show the messages of QUEUE that would be handed out next, without taking them."""
+    """Show the next messages without receiving them."""
     with session.open() as ws:
         rows = ws.queue(name).peek(count).to_pylist()
-    print_listing(rows, as_json=as_json, empty="nothing to be handed out now")
+    print_listing(rows, as_json=as_json, empty="no message is ready")
 
 
 @queue.command()
@@ -181,18 +183,23 @@ def peek(session: CommandSession, name: str, count: int, as_json: bool) -> None:
     metavar="N",
     help="At most N messages.",
 )
-@click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="Wait so long for the first.")
-@click.option("--lease", metavar="SPAN", help="Hold them for so long.")
+@click.option(
+    "--wait", type=float, default=0.0, metavar="SECONDS", help="How long to wait for the first message."
+)
+@click.option("--lease", metavar="SPAN", help="How long to hold the messages. Default: the queue's lease.")
 @_worker_option
 @json_option
 @pass_session
 def receive(
     session: CommandSession, name: str, count: int, wait: float, lease: str | None, worker: str, as_json: bool
 ) -> None:
-    """Take messages from QUEUE, each with a token to acknowledge it by. Exit status 1 if there is none."""
+    """Receive messages, each with the token of its lease.
+
+    `ack`, `nack`, `release` and `extend` take the token. Exit status 1 if no message is ready.
+    """
     with session.open() as ws:
         messages = [_facts(m) for m in ws.queue(name, worker=worker).receive(count, wait, lease=lease)]
-    print_listing(messages, as_json=as_json, empty="nothing to be had now")
+    print_listing(messages, as_json=as_json, empty="no message is ready")
     if not messages:
         raise SystemExit(1)
 
@@ -223,15 +230,15 @@ def _settle(session: CommandSession, name: str, worker: str, act: Callable[[Queu
 @_settling
 @pass_session
 def ack(session: CommandSession, name: str, tokens: Sequence[str], worker: str) -> None:
-    """Acknowledge messages of QUEUE: they are done, and never come again."""
+    """Acknowledge messages: they are not delivered again."""
     _settle(session, name, worker, lambda found: found.settle(tokens, "ack"))
 
 
 @queue.command()
 @_settling
-@click.option("--delay", metavar="SPAN", help="Hand them out again after so long.")
-@click.option("--error", metavar="TEXT", help="Why they are not done.")
-@click.option("--final", is_flag=True, help="Give them up: they are dead at once.")
+@click.option("--delay", metavar="SPAN", help="Deliver them again after this time.")
+@click.option("--error", metavar="TEXT", help="The reason, kept with the message.")
+@click.option("--final", is_flag=True, help="Do not retry: the messages are dead at once.")
 @pass_session
 def nack(
     session: CommandSession,
@@ -242,7 +249,7 @@ def nack(
     error: str | None,
     final: bool,
 ) -> None:
-    """Give messages of QUEUE back as not done: they are handed out again."""
+    """Reject messages: they are delivered again, or are dead."""
 
     def act(found: Queue) -> None:
         found.settle(tokens, "nack", delay=delay, error=error, final=final)
@@ -254,16 +261,16 @@ def nack(
 @_settling
 @pass_session
 def release(session: CommandSession, name: str, tokens: Sequence[str], worker: str) -> None:
-    """Give messages of QUEUE back unprocessed: this delivery does not count."""
+    """Return messages unprocessed: this delivery does not count."""
     _settle(session, name, worker, lambda found: found.settle(tokens, "release"))
 
 
 @queue.command()
 @_settling
-@click.option("--lease", metavar="SPAN", help="For so long from now on. Default: the queue's lease.")
+@click.option("--lease", metavar="SPAN", help="The new lease, from now. Default: the queue's lease.")
 @pass_session
 def extend(session: CommandSession, name: str, tokens: Sequence[str], worker: str, lease: str | None) -> None:
-    """Extend the leases of messages of QUEUE."""
+    """Extend the leases of messages."""
     _settle(session, name, worker, lambda found: found.settle(tokens, "extend", delay=lease))
 
 
@@ -271,15 +278,17 @@ def extend(session: CommandSession, name: str, tokens: Sequence[str], worker: st
 @_queue_argument
 @click.argument("url")
 @click.option(
-    "--secret", metavar="VARIABLE", help="The environment variable with the secret that signs requests."
+    "--secret", metavar="VARIABLE", help="Environment variable with the secret that signs requests."
 )
-@click.option("--previous-secret", metavar="VARIABLE", help="With the one before it, while it is rotated.")
-@click.option("--token", metavar="VARIABLE", help="With the bearer token that is sent.")
+@click.option(
+    "--previous-secret", metavar="VARIABLE", help="Variable with the previous secret, during a rotation."
+)
+@click.option("--token", metavar="VARIABLE", help="Variable with the bearer token to send.")
 @click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Requests at a time."
 )
-@click.option("--timeout", metavar="SPAN", help="For the whole answer to a request. Default: 10 seconds.")
-@click.option("--idle", type=float, metavar="SECONDS", help="End once nothing has come for so long.")
+@click.option("--timeout", metavar="SPAN", help="Time limit of a request. Default: 10 seconds.")
+@click.option("--idle", type=float, metavar="SECONDS", help="Stop when no message was ready for this time.")
 @pass_session
 def post(
     session: CommandSession,
@@ -292,10 +301,10 @@ def post(
     timeout: str | None,
     idle: float | None,
 ) -> None:
-    """Post the messages of QUEUE to URL, until Ctrl-C.
+    """Post messages to a URL, until Ctrl-C.
 
-    A message is done when it is answered with 2xx; otherwise it is retried, and is dead after as many deliveries as the
-    queue allows.
+    A message is acknowledged when the response is 2xx; otherwise it is retried, and is dead after the number of
+    deliveries that the queue allows.
     """
     from headwater.cli.live_progress import asked_to_stop
 
@@ -304,11 +313,11 @@ def post(
     options |= {} if timeout is None else {"timeout": timeout}
     with session.open() as ws, asked_to_stop() as asked:
         poster = ws.post(name, url, threads=threads, idle=idle, **options)
-        click.echo(f"posting queue {name}; Ctrl-C ends it", err=True)
-        while poster.working and not asked.wait(LOOK_S):
+        click.echo(f"posting queue {name}; Ctrl-C stops", err=True)
+        while poster.working and not asked.wait(POLL_S):
             pass
         done = poster.stop()
-    click.echo(f"{done.handled} messages were taken, {done.failed} were not")
+    click.echo(f"{done.handled:,} messages delivered, {done.failed:,} failed")
 
 
 def _environment(variable: str) -> str:
@@ -316,8 +325,9 @@ def _environment(variable: str) -> str:
     found = os.environ.get(variable)
     if found is None:
         raise hw.UsageError(
-            f"there is no environment variable {variable!r}",
-            hint="it is named here, and not the secret itself",
+            f"the environment variable {variable!r} is not set",
+            hint="the option takes the name of a variable, not the secret itself",
+            variable=variable,
         )
     return found
 
@@ -326,7 +336,10 @@ def _environment(variable: str) -> str:
 @_queue_argument
 @pass_session
 def drop(session: CommandSession, name: str) -> None:
-    """Drop QUEUE, with its leases and dead messages; its topic stays unchanged."""
+    """Drop a queue, its leases and its dead messages.
+
+    The topic stays as it is.
+    """
     with session.open() as ws:
         ws.drop_queue(name)
-    click.echo(f"queue {name} is gone")
+    click.echo(f"dropped queue {name}")

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from headwater.sinks.base.sink_rebuild import Rebuilt, Step
 
 _STEPS = {
-    "filling": "filling a new version beside the one in force",
-    "verifying": "comparing it with the view",
-    "switching": "putting it in force",
+    "filling": "filling a new version, next to the active one",
+    "verifying": "comparing the new version with the view",
+    "switching": "activating the new version",
 }
 
 
 @click.command()
 @click.argument("name", metavar="VIEW|SINK", shell_complete=complete_built)
-@click.option("--no-verify", is_flag=True, help="Do not compare the new version before it is put in place.")
-@click.option("--no-run", is_flag=True, help="Of a view: leave the work to the next run.")
-@click.option("--back", is_flag=True, help="Of a sink: put the version from before in force again.")
-@click.option("--drop-old", is_flag=True, help="Keep the version from before no longer.")
-@click.option("--sink", "is_sink", is_flag=True, help="Where a view and a sink have the name: the sink.")
+@click.option("--no-verify", is_flag=True, help="Activate the new version without comparing it.")
+@click.option("--no-run", is_flag=True, help="Only schedule the rebuild of a view: the next run does it.")
+@click.option("--back", is_flag=True, help="Activate the previous version of a sink again.")
+@click.option("--drop-old", is_flag=True, help="Remove the previous version.")
+@click.option("--sink", "is_sink", is_flag=True, help="Rebuild the sink if a view has the same name.")
 @json_option
 @pass_session
 def rebuild(
@@ -44,21 +44,28 @@ def rebuild(
     is_sink: bool,
     as_json: bool,
 ) -> None:
-    """Rebuild VIEW or SINK next to the active version: when you doubt its content, or others have changed it.
+    """Rebuild a view or a sink, then switch to the new version.
 
-    The active version stays in use meanwhile. The new version catches up, is compared (a view with its SELECT in batch, a sink
-    with its view), and is activated in one step. The old version is kept until --drop-old: for a view, the last tick that has
-    it stays readable; for a sink, its target keeps it under another name. Views that read a rebuilt view are rebuilt too.
+    The active version is served meanwhile. The new version catches up, is compared (a view with its SELECT in batch, a sink
+    with its view), and is activated in one step. The previous version is kept until --drop-old: for a view, the last tick
+    that has it stays readable; for a sink, its target keeps it under another name. Views that read a rebuilt view are
+    rebuilt too.
     """
     if back + drop_old + no_run > 1 or (no_verify and drop_old):
         raise UsageError(
-            "these options do not go together", hint="give one of --back, --drop-old and --no-run"
+            "these options exclude each other",
+            hint="give one of --back, --drop-old and --no-run; --drop-old without --no-verify",
+            reason="exclusive-options",
         )
     with session.open() as ws:
         if is_sink or (name not in ws.log.entries("view") and name in ws.log.entries("sink")):
             sink = ws.sink(name)
             if no_run:
-                raise UsageError("--no-run is for views: a sink is built anew by this command itself")
+                raise UsageError(
+                    "--no-run is for views",
+                    hint="leave --no-run out: this command rebuilds a sink itself",
+                    option="no_run",
+                )
             if drop_old:
                 _drop_sink(sink, as_json)
             else:
@@ -67,8 +74,10 @@ def rebuild(
         _refuse_unknown(ws, name)
         if back:
             raise UsageError(
-                f"view {name!r} has no version to go back to: both are the same SELECT over the same log",
-                hint="ws.view(name).old is a tick at which the version from before can be read, with as_of",
+                f"--back is for sinks: the versions of view {name!r} are the same SELECT over the same log",
+                hint=f"ws.view({name!r}).old is a tick at which the previous version can be read, with as_of",
+                option="back",
+                view=name,
             )
         if drop_old:
             _drop_view(ws, name, as_json)
@@ -84,7 +93,7 @@ def _refuse_unknown(ws: Workspace, name: str) -> None:
     if name in ws.log.entries("view"):
         return
     near = nearest(name, known)
-    hint = f"did you mean {near!r}?" if near else "`headwater views` and SHOW SINKS list what is there"
+    hint = f"did you mean {near!r}?" if near else "`headwater views` and SHOW SINKS list them"
     raise ViewNotFoundError(f"there is no view or sink {name!r}", hint=hint, view=name)
 
 
@@ -95,7 +104,7 @@ def _view(ws: Workspace, name: str, *, verify: bool, no_run: bool, as_json: bool
         if as_json:
             print_json({"rebuilt": names})
         else:
-            click.echo(f"the next run builds {', '.join(names)} anew")
+            click.echo(f"the next run rebuilds {', '.join(names)}")
         return
     from headwater.cli.commands.engine import run_once
     from headwater.cli.live_progress import TickProgress
@@ -105,7 +114,7 @@ def _view(ws: Workspace, name: str, *, verify: bool, no_run: bool, as_json: bool
 
         def verifying(self, views: Sequence[str]) -> None:
             if views:
-                click.echo(f"comparing {', '.join(views)} with what the SELECT gives in batch", err=True)
+                click.echo(f"comparing {', '.join(views)} with the SELECT in batch", err=True)
 
     views_of(ws).listener = Building(ws.log)
     if not as_json:
@@ -113,7 +122,7 @@ def _view(ws: Workspace, name: str, *, verify: bool, no_run: bool, as_json: bool
     run_once(ws, None, as_json, lambda: {"rebuilt": names, "verified": verify, "old": view.old})
     if not as_json and view.old is not None:
         click.echo(
-            f"the version before is kept at tick {view.old}; headwater rebuild {view.name} --drop-old lets it go",
+            f"the previous version is kept at tick {view.old}; headwater rebuild {view.name} --drop-old removes it",
             err=True,
         )
 
@@ -123,13 +132,15 @@ def _drop_view(ws: Workspace, name: str, as_json: bool) -> None:
     tick = view.drop_old()
     if tick is None:
         raise UsageError(
-            f"view {view.name!r} has no version that was kept",
-            hint=f"headwater rebuild {view.name} makes one",
+            f"view {view.name!r} has no previous version",
+            hint=f"headwater rebuild {view.name} keeps one",
+            reason="no-previous-version",
+            view=view.name,
         )
     if as_json:
         print_json({"view": view.name, "dropped": tick})
     else:
-        click.echo(f"tick {tick} is kept no longer than others")
+        click.echo(f"removed the previous version; tick {tick} is no longer kept for it")
 
 
 def _drop_sink(sink: SinkHandle, as_json: bool) -> None:
@@ -141,17 +152,17 @@ def _drop_sink(sink: SinkHandle, as_json: bool) -> None:
 
 
 def _sink(sink: SinkHandle, *, verify: bool, back: bool, as_json: bool) -> None:
-    with _steps() as on_step:
-        done: Rebuilt = (sink.back if back else sink.rebuild)(verify=verify, on_step=on_step)
+    with _steps() as report:
+        rebuilt: Rebuilt = (sink.back if back else sink.rebuild)(verify=verify, on_step=report)
     if as_json:
-        print_json(done)
+        print_json(rebuilt)
         return
-    compared = "compared and " if done.verified else ""
+    compared = "compared and " if rebuilt.verified else ""
     click.echo(
-        f"sink {done.sink}: {done.rows:,} rows of tick {done.tick:,} {compared}put in force, {done.seconds:.1f} s"
+        f"sink {rebuilt.sink}: {rebuilt.rows:,} rows of tick {rebuilt.tick:,} {compared}activated, {rebuilt.seconds:.1f} s"
     )
     click.echo(
-        f"the version before is kept as {done.old}; headwater rebuild {done.sink} --drop-old removes it",
+        f"the previous version is kept as {rebuilt.old}; headwater rebuild {rebuilt.sink} --drop-old removes it",
         err=True,
     )
 
@@ -161,14 +172,14 @@ def _steps() -> Iterator[Callable[[Step], None]]:
     """Yield a callback that shows steps: a spinner on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
 
-        def told(step: Step) -> None:
+        def report(step: Step) -> None:
             if step in _STEPS:
                 click.echo(_STEPS[step], err=True)
 
-        yield told
+        yield report
         return
     from rich.console import Console
 
     with Console(stderr=True).status("") as status:
-        moving: Any = status
-        yield lambda step: moving.update(_STEPS.get(step, ""))
+        spinner: Any = status
+        yield lambda step: spinner.update(_STEPS.get(step, ""))

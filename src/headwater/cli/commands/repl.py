@@ -29,9 +29,9 @@ HELP = """\
 \\d          list topics, views, sources, sinks and alerts
 \\d NAME     describe a topic or a view; explain a source or a sink
 \\?          this help
-\\q          leave, as Ctrl-D does
-A statement may go over several lines and ends with ;
-Tab completes names and keywords, Ctrl-C clears what was typed"""
+\\q          leave; Ctrl-D, too
+A statement can have several lines and ends with ;
+Tab completes names and keywords, Ctrl-C clears the input"""
 KEYWORDS = (
     *(
         "ALERT",
@@ -136,7 +136,7 @@ class Repl:
             self._guarded(lambda: self._describe(name) if name else self._list())
         else:
             if word != "\\?":
-                click.echo(f"there is no {word}", err=True)
+                click.echo(f"there is no command {word}", err=True)
             click.echo(HELP)
         return False
 
@@ -159,7 +159,7 @@ class Repl:
 
     def _list(self) -> None:
         rows = [{"kind": kind, "name": name} for kind, name in names_of(self._ws)]
-        print_listing(rows, as_json=self._as_json, empty="nothing yet; CREATE TOPIC makes a topic")
+        print_listing(rows, as_json=self._as_json, empty="no objects yet; CREATE TOPIC creates a topic")
 
     def _describe(self, name: str) -> None:
         from headwater.core.types import quote
@@ -198,7 +198,7 @@ def statements_of(text: str) -> list[str]:
 
 
 def may_be_kept(text: str) -> bool:
-    """Whether a text may be stored in the history: nothing in it looks like a password."""
+    """Whether a text may be stored in the history: it contains no password."""
     return without_password(text) == text and _SECRET.search(text) is None
 
 

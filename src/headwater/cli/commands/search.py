@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwater.cli.results import print_rows, shown
-from headwater.cli.session import CommandSession, complete_sink, json_option, outside_of, pass_session
+from headwater.cli.session import CommandSession, complete_sink, json_option, pass_session, supervisor_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,10 +24,21 @@ _BOLD = re.compile(r"<b>(.*?)</b>", re.DOTALL)
 @click.argument("sink", shell_complete=complete_sink)
 @click.argument("text", required=False)
 @click.option(
-    "--filter", "filters", multiple=True, metavar="COLUMN=VALUE", help="Only rows with it; also != < <= > >=."
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help="Only rows with this value; also != < <= > >=.",
 )
-@click.option("--limit", type=click.IntRange(1), default=10, show_default=True, help="At most so many rows.")
-@click.option("--highlight", is_flag=True, help="Show the pieces around the words found, bold on a terminal.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of rows.",
+)
+@click.option("--highlight", is_flag=True, help="Show the matching parts of texts; bold on a terminal.")
 @json_option
 @pass_session
 def search(
@@ -39,14 +50,15 @@ def search(
     highlight: bool,
     as_json: bool,
 ) -> None:
-    """Search the index of SINK for TEXT: the rows that match, best first.
+    """Search the index of a SEARCH sink.
 
-    TEXT is words, "phrases", column:word, +must, -not, AND, OR and brackets. Without it every row matches.
+    The rows that match TEXT, the best first. TEXT has words, "phrases", column:word, +must, -not, AND, OR and parentheses.
+    Without it every row matches.
     """
     with session.open() as ws:
         from headwater.connectors.manage.search_filters import read_filter
 
-        index = outside_of(ws).sinks.index(sink)
+        index = supervisor_of(ws).sinks.index(sink)
         layout = index.layout
         chosen = [read_filter(one, layout.schema) for one in filters] if layout is not None else []
         found = index.query(text, chosen, limit, highlight)

@@ -33,39 +33,47 @@ def address_options(function: Callable[..., None]) -> Callable[..., None]:
                 "--host",
                 default="127.0.0.1",
                 show_default=True,
-                help="The address to listen at, this machine's own.",
+                metavar="ADDRESS",
+                help="The address to listen on.",
             ),
             click.option(
                 "--port",
                 type=click.IntRange(0, 65_535),
                 default=PORT,
                 show_default=True,
-                help="0 takes one that is free.",
+                metavar="N",
+                help="The port; 0 is any free port.",
             ),
             click.option(
                 "--allow-host",
                 "allow_hosts",
                 multiple=True,
                 metavar="NAME",
-                help="A name that requests may call the server by, beside localhost.",
+                help="A permitted value of the Host header, besides localhost.",
             ),
             click.option(
                 "--allow-origin",
                 "allow_origins",
                 multiple=True,
                 metavar="ORIGIN",
-                help="Web pages that may call, such as https://shop.example.",
+                help="An origin whose web pages may send requests, such as https://shop.example.",
             ),
             click.option(
-                "--certificate", type=click.Path(exists=True, dir_okay=False), help="For TLS, with --key."
+                "--certificate",
+                type=click.Path(exists=True, dir_okay=False),
+                metavar="FILE",
+                help="Certificate for TLS; needs --key.",
             ),
             click.option(
-                "--key", type=click.Path(exists=True, dir_okay=False), help="The certificate's key."
+                "--key",
+                type=click.Path(exists=True, dir_okay=False),
+                metavar="FILE",
+                help="Private key of the certificate.",
             ),
             click.option(
                 "--insecure",
                 is_flag=True,
-                help="Let everybody in while there is no token: also from other machines, and though there have been tokens.",
+                help="Serve without tokens: also to other machines, and after all tokens were revoked.",
             ),
         )
     ):
@@ -90,7 +98,10 @@ def settings_of(options: dict[str, Any], limits: dict[str, Any] | None = None) -
         if origin != "null" and "://" in origin and not origin.endswith("/"):
             continue
         raise UsageError(
-            f"{origin!r} is not an origin", hint="--allow-origin https://shop.example, with no path"
+            f"{origin!r} is not an origin",
+            hint="write it without a path: --allow-origin https://shop.example",
+            option="allow_origin",
+            value=origin,
         )
     return ServerSettings(**options, **sized)
 
@@ -98,52 +109,54 @@ def settings_of(options: dict[str, Any], limits: dict[str, Any] | None = None) -
 def _seconds(text: str) -> float:
     seconds = parse_span_us(text) / 1e6
     if seconds <= 0:
-        raise UsageError(f"{text!r} is no time to wait", hint="write it as '30 seconds'")
+        raise UsageError(
+            f"a timeout must be positive, not {text!r}", hint="for example '30 seconds'", value=text
+        )
     return seconds
 
 
-_NONE_LEFT = "no tokens left: servers answer 401 to every request but /health and signed webhooks"
+_NONE_LEFT = "all tokens are revoked: servers answer 401 to every request except /health and signed webhooks"
 LIMITS = ("body_limit", "body_rows", "body_timeout", "query_timeout", "connections")
 
 
 @click.command()
 @address_options
-@click.option("--body-limit", metavar="SIZE", help="The largest body that is taken; 64 MB if not said.")
+@click.option("--body-limit", metavar="SIZE", help="Maximum size of a request body. Default: 64 MB.")
 @click.option(
     "--body-rows",
     type=click.IntRange(1),
     metavar="N",
-    help="The most rows that a body may have; 1,000,000 if not said.",
+    help="Maximum number of rows of a request body. Default: 1,000,000.",
 )
-@click.option(
-    "--body-timeout", metavar="SPAN", help="How long a body may take to come; 60 seconds if not said."
-)
-@click.option("--query-timeout", metavar="SPAN", help="How long a query may take; 30 seconds if not said.")
+@click.option("--body-timeout", metavar="SPAN", help="Time limit for receiving a body. Default: 60 seconds.")
+@click.option("--query-timeout", metavar="SPAN", help="Time limit of a query. Default: 30 seconds.")
 @click.option(
     "--connections",
     type=click.IntRange(1),
     metavar="N",
-    help="How many there may be at once; 4,000 if not said.",
+    help="Maximum number of connections. Default: 4,000.",
 )
 @pass_session
 def serve(session: CommandSession, /, **options: Any) -> None:
-    """Serve the workspace over HTTP, until Ctrl-C.
+    """Serve the HTTP API and the console.
 
-    POST /topics/TOPIC appends rows, GET /views/VIEW reads a view; /docs describes the rest. The server runs no ticks:
-    `headwater run` does, in another process or with a server of its own (--console). Once a token was created
-    (`headwater token create`) every request needs one, even when all are revoked.
+    The console is at /, and /docs describes the API: POST /topics/TOPIC appends rows, GET /views/VIEW reads a view. The
+    server runs no engine: `headwater run` does, in another process, or with --console in the same one. Once a token was
+    created (`headwater token create`), every request needs one, also when all are revoked. Ctrl-C stops the server.
     """
-    from headwater.web.server import serve as serve_until_told
+    from headwater.web.server import serve as serve_until_stopped
 
     log_plainly()
     settings = settings_of(options, {name: options.pop(name) for name in LIMITS})
     with session.open() as ws, logged(ws.path, "serve"):
-        serve_until_told(ws, settings, lambda where: _say_start(ws, settings, f"{where}  Ctrl-C stops"))
+        serve_until_stopped(
+            ws, settings, lambda where: _print_address(ws, settings, f"{where}  Ctrl-C stops")
+        )
     click.echo("stopped", err=True)
 
 
 @contextmanager
-def beside_engine(ws: Workspace, port: int | None) -> Iterator[None]:
+def served(ws: Workspace, port: int | None) -> Iterator[None]:
     """Serve during the block, to this machine only."""
     from headwater.web.server import beside
     from headwater.web.server_settings import ServerSettings
@@ -151,11 +164,11 @@ def beside_engine(ws: Workspace, port: int | None) -> Iterator[None]:
     log_plainly()
     settings = ServerSettings(port=PORT if port is None else port)
     with beside(ws, settings) as where:
-        _say_start(ws, settings, where)
+        _print_address(ws, settings, where)
         yield
 
 
-def _say_start(ws: Workspace, settings: ServerSettings, where: str) -> None:
+def _print_address(ws: Workspace, settings: ServerSettings, where: str) -> None:
     from headwater.web.server import warning
 
     click.echo(f"serving {where}", err=True)
@@ -174,19 +187,31 @@ def log_plainly() -> None:
 
 @click.group()
 def token() -> None:
-    """Create, list and revoke tokens for the server. Once a token was created, every request needs one."""
+    """Create, list and revoke tokens of the HTTP server.
+
+    Once a token was created, every request needs one.
+    """
 
 
 @token.command("create")
 @click.argument("name")
 @click.option(
-    "--read", "scopes", multiple=True, flag_value="read", help="For reading: topics, views, queries."
+    "--read", "scopes", multiple=True, flag_value="read", help="Permit reading topics and views, and queries."
 )
-@click.option("--write", "scopes", multiple=True, flag_value="write", help="For posting rows.")
+@click.option(
+    "--write",
+    "scopes",
+    multiple=True,
+    flag_value="write",
+    help="Permit appending rows and acting on dead letters.",
+)
 @json_option
 @pass_session
 def create_token(session: CommandSession, name: str, scopes: tuple[Any, ...], as_json: bool) -> None:
-    """Create a token called NAME, for reading by default. It is printed once, and not stored."""
+    """Create a token and print it.
+
+    It permits reading unless --write is given, and is printed only now: the workspace stores its hash.
+    """
     from headwater.web.tokens import create
 
     wanted = scopes or ("read",)
@@ -216,15 +241,20 @@ def list_tokens(session: CommandSession, as_json: bool) -> None:
             }
             for t in tokens(ws.log)
         ]
-    none = "no tokens: everybody who reaches the server may come in"
-    print_listing(found, as_json=as_json, empty=_NONE_LEFT if closed else none)
+    none = "no tokens: the server accepts every request that reaches it"
+    print_listing(
+        found, as_json=as_json, empty=_NONE_LEFT if closed else none, optional=("sha256", "created_at")
+    )
 
 
 @token.command("revoke")
 @click.argument("name")
 @pass_session
 def revoke_token(session: CommandSession, name: str) -> None:
-    """Revoke the token called NAME. Servers apply this within a second. With no tokens left they reject every request."""
+    """Revoke a token.
+
+    Servers apply this within a second. When all tokens are revoked they reject every request.
+    """
     from headwater.web.tokens import OPENING, revoke, tokens
 
     with session.open() as ws:

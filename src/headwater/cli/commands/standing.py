@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 import headwater as hw
+from headwater.cli.listings import STANDING
 from headwater.cli.output import print_json
 from headwater.cli.results import print_rows
 from headwater.cli.session import CommandSession, json_option
@@ -44,17 +45,21 @@ class _Listing(click.Group):
 @json_option
 @click.pass_context
 def standing(context: click.Context, name: str | None, as_json: bool) -> None:
-    """List standing queries; with a NAME list the queries stored in it, or add and remove some.
+    """List standing queries; add and remove stored queries.
 
-    New documents are matched against the stored queries; the view NAME has the matches.
+    Without NAME: the standing queries. With NAME: the queries stored in it. New documents are matched against the stored
+    queries; the view NAME has the matches.
     """
     if context.invoked_subcommand is None:
         with context.ensure_object(CommandSession).open() as ws:
             found = ws.sql("SHOW STANDING QUERIES") if name is None else ws.standing(name).list()
         assert found is not None
-        print_rows(found, as_json=as_json)
+        if name is None:
+            STANDING.print(found.to_pylist(), as_json=as_json)
+        else:
+            print_rows(found, as_json=as_json)
     elif name is None:
-        raise click.UsageError("which? headwater standing NAME list|add|remove")
+        raise click.UsageError("missing NAME: headwater standing NAME list|add|remove")
 
 
 def _name(context: click.Context) -> str:
@@ -63,11 +68,11 @@ def _name(context: click.Context) -> str:
 
 
 @standing.command("list")
-@click.option("--history", is_flag=True, help="Every version that there was, and what was removed.")
+@click.option("--history", is_flag=True, help="Every version of every query, and removals.")
 @json_option
 @click.pass_context
 def list_queries(context: click.Context, history: bool, as_json: bool) -> None:
-    """List the queries that are stored now."""
+    """List the stored queries."""
     with context.ensure_object(CommandSession).open() as ws:
         stored = ws.standing(_name(context))
         found = stored.history() if history else stored.list()
@@ -77,12 +82,12 @@ def list_queries(context: click.Context, history: bool, as_json: bool) -> None:
 @standing.command()
 @click.argument("query_id", metavar="ID")
 @click.argument("query")
-@click.option("--owner", help="Whose it is; matches show it.")
+@click.option("--owner", metavar="NAME", help="Owner of the query, shown with its matches.")
 @click.option(
-    "--sql", "is_sql", is_flag=True, help="QUERY is a condition of SQL over the columns of documents."
+    "--sql", "is_sql", is_flag=True, help="QUERY is a SQL condition over the columns of the documents."
 )
-@click.option("--backfill", metavar="SPAN", help="Ask it of documents before it too, such as '7 days'.")
-@click.option("--allow-scans", is_flag=True, help="Take it even if every document has to be held against it.")
+@click.option("--backfill", metavar="SPAN", help="Match older documents, too, such as those of '7 days'.")
+@click.option("--allow-scans", is_flag=True, help="Accept a query that must be compared with every document.")
 @json_option
 @click.pass_context
 def add(
@@ -95,7 +100,7 @@ def add(
     allow_scans: bool,
     as_json: bool,
 ) -> None:
-    """Store QUERY under ID, replacing an earlier query of this ID."""
+    """Store a query under an id, or replace it."""
     with context.ensure_object(CommandSession).open() as ws:
         receipt = ws.standing(_name(context)).add(
             query_id,
@@ -113,14 +118,14 @@ def add(
 @json_option
 @click.pass_context
 def remove(context: click.Context, query_id: str, as_json: bool) -> None:
-    """Remove the query of this ID; its matches stay."""
+    """Remove a stored query; its matches remain."""
     with context.ensure_object(CommandSession).open() as ws:
         receipt = ws.standing(_name(context)).remove(query_id)
     _print(f"removed {query_id}", query_id, receipt, as_json)
 
 
-def _print(told: str, query_id: str, receipt: Receipt, as_json: bool) -> None:
+def _print(sentence: str, query_id: str, receipt: Receipt, as_json: bool) -> None:
     if as_json:
         print_json({"id": query_id, "receipt": str(receipt)})
     else:
-        click.echo(told)
+        click.echo(sentence)

@@ -1,4 +1,4 @@
-"""`headwater tail`: prints the last records of a topic, and new ones as they are appended."""
+"""`headwater tail`: prints the newest records of a topic, and further ones as they are appended."""
 
 from __future__ import annotations
 
@@ -27,20 +27,32 @@ _HIDDEN = ("_partition", "_offset", "_appended_at")
 
 @click.command()
 @topic_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("-n", "count", default=10, show_default=True, type=click.IntRange(0), help="How many records.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new records and print them, until Ctrl-C.")
+@click.option(
+    "-n",
+    "count",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Number of records.",
+)
 @click.option(
     "--from",
     "start",
-    metavar="PLACE",
-    help="Begin there instead: earliest, latest, OFFSET, PARTITION@OFFSET or an ISO time of appending.",
+    metavar="POSITION",
+    help="Begin at earliest, latest, OFFSET, PARTITION@OFFSET or an append time in ISO 8601.",
 )
 @json_option
 @pass_session
 def tail(
     session: CommandSession, topic: str, follow: bool, count: int, start: str | None, as_json: bool
 ) -> None:
-    """Print the last records of TOPIC, in the order in which they were appended."""
+    """Print the newest records of a topic.
+
+    A record per line, in the order of appending: partition@offset, append time and values. A terminal cuts long lines;
+    a pipe and --json get whole records.
+    """
     with session.open() as ws:
         handle = ws.topic(topic)
         show = _Printer(handle, as_json)
@@ -111,8 +123,10 @@ def _start(topic: Topic, text: str) -> Start:
         return datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"{text!r} is not a place in a topic",
-            hint="earliest, latest, an offset such as 17, a partition's such as 0@17, or a time such as 2026-01-31T12:00:00Z",
+            f"{text!r} is not a position in a topic",
+            hint="use earliest, latest, an offset such as 17, PARTITION@OFFSET such as 0@17, or a time such as 2026-01-31T12:00:00Z",
+            option="from",
+            value=text,
         ) from None
 
 

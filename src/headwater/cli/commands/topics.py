@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 import headwater as hw
-from headwater.cli.output import print_listing, shown_bytes
+from headwater.cli.listings import TOPICS
 from headwater.cli.results import print_result
 from headwater.cli.session import CommandSession, json_option, pass_session, views_of
 from headwater.core.errors import UsageError
@@ -31,18 +31,21 @@ _OF_VIEWS = {
 @click.option(
     "--project",
     is_flag=True,
-    help="Start a project there: pipeline.sql, .env.example, README.md, a workspace.",
+    help="Create a project: pipeline.sql, .env.example, README.md and a workspace.",
 )
 @pass_session
 def init(session: CommandSession, path: str | None, project: bool) -> None:
-    """Create a workspace in PATH, by default in the current folder; with --project a project around it."""
+    """Create a workspace, or a project around one.
+
+    PATH is the folder. Default: the workspace of -w, or the current folder.
+    """
     folder = path or session.path
     if project:
         _init_project(folder)
         return
     with hw.open(folder) as ws:
         count = len(ws.topics())
-    click.echo(f"workspace {folder} is there" + (f", with {count} topics" if count else ""))
+    click.echo(f"workspace {folder} is ready" + (f", with {count} topics" if count else ""))
     if not count:
         prefix = "" if folder == "." else f"-w {folder} "
         click.echo(
@@ -53,10 +56,10 @@ def init(session: CommandSession, path: str | None, project: bool) -> None:
 def _init_project(folder: str) -> None:
     from headwater.cli.project import WORKSPACE, make_project
 
-    made = make_project(Path(folder))
+    files = make_project(Path(folder))
     with hw.open(Path(folder) / WORKSPACE):
         pass
-    click.echo(f"project {folder} is there: {', '.join(made)}")
+    click.echo(f"created project {folder}: {', '.join(files)}")
     if folder != ".":
         click.echo(f"next: cd {folder}")
     click.echo(f"next: headwater -w {WORKSPACE} run pipeline.sql --console")
@@ -66,21 +69,14 @@ def _init_project(folder: str) -> None:
 @json_option
 @pass_session
 def topics(session: CommandSession, as_json: bool) -> None:
-    """List the topics."""
+    """List the topics.
+
+    A narrow terminal shows fewer columns; --json has all of them.
+    """
     with session.open() as ws:
         table = ws.sql("SHOW TOPICS")
         rows = table.to_pylist() if table is not None else []
-    if not as_json:
-        rows = [
-            {
-                "size" if k == "size_bytes" else k: shown_bytes(v) if k == "size_bytes" else v
-                for k, v in r.items()
-            }
-            for r in rows
-        ]
-    print_listing(
-        rows, as_json=as_json, empty='no topics yet; make one with: headwater sql "CREATE TOPIC ..."'
-    )
+    TOPICS.print(rows, as_json=as_json)
 
 
 @click.command()
@@ -88,10 +84,10 @@ def topics(session: CommandSession, as_json: bool) -> None:
 @json_option
 @pass_session
 def sql(session: CommandSession, statements: str | None, as_json: bool) -> None:
-    """Run one or more STATEMENTS, separated by ; ("-" reads them from stdin), and print the result of the last.
+    """Run SQL statements, or open a SQL prompt.
 
-    Without STATEMENTS, a terminal gets a prompt; \\? prints help there. A SELECT reads one tick: all views and topics
-    as of the same moment.
+    STATEMENTS are separated by ;, "-" reads them from stdin. The result of the last one is printed. Without STATEMENTS, a
+    terminal gets a prompt; \\? prints help there. A SELECT reads one tick: all views and topics at the same positions.
     """
     if statements is None and sys.stdin.isatty():
         from headwater.cli.commands.repl import converse
@@ -104,7 +100,7 @@ def sql(session: CommandSession, statements: str | None, as_json: bool) -> None:
     text = sys.stdin.read() if statements in (None, "-") else statements
     assert text is not None
     if statements is None and not text.strip():
-        raise UsageError("there is no statement to run", hint='headwater sql "SHOW TOPICS"')
+        raise UsageError("no statement was given", hint='headwater sql "SHOW TOPICS"', reason="no-statement")
     with session.open() as ws:
         asked = _kinds(text)
         if ws.log.entries("view") or not _OF_VIEWS.isdisjoint(asked):
@@ -115,8 +111,8 @@ def sql(session: CommandSession, statements: str | None, as_json: bool) -> None:
         waiting = (
             {"CreateView", "CreateStanding"} & set(asked) and not as_json and views_of(ws).engine() is None
         )
-    done = "done" + ("; `headwater run` builds the view" if waiting else "")
-    print_result(asked[-1] if asked else "", table, as_json=as_json, done=done)
+    sentence = "done" + ("; `headwater run` builds the view" if waiting else "")
+    print_result(asked[-1] if asked else "", table, as_json=as_json, sentence=sentence)
 
 
 def _kinds(text: str) -> list[str]:

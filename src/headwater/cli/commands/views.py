@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from headwater.cli.output import print_listing, shown_bytes
+from headwater.cli.listings import VIEWS
+from headwater.cli.output import print_text
 from headwater.cli.session import CommandSession, json_option, pass_session
-
-NO_VIEWS = 'no views yet; make one with: headwater sql "CREATE MATERIALIZED VIEW ..."'
 
 LEFT_OUT = ("diverted", "dropped", "failed")
 """Outcomes of rows that a view leaves out."""
@@ -17,25 +16,16 @@ LEFT_OUT = ("diverted", "dropped", "failed")
 @json_option
 @pass_session
 def views(session: CommandSession, as_json: bool) -> None:
-    """List the views."""
+    """List the views.
+
+    Status is live, backfilling or stopped; columns of rows that a view has left out (diverted, dropped, failed) are
+    shown if there are such rows.
+    """
     with session.open() as ws:
         table = ws.sql("SHOW VIEWS")
         rows = table.to_pylist() if table is not None else []
-    if not as_json:
-        rows = [
-            {
-                "view": row["view"],
-                "status": row["status"],
-                "reads": row["reads"],
-                "columns": row["columns"],
-                "state": shown_bytes(row["state_bytes"]),
-                "last tick": row["last_tick"],
-                **{
-                    what: row[what]
-                    for what in (*LEFT_OUT, "watermark", "reason")
-                    if any(r[what] for r in rows)
-                },
-            }
-            for row in rows
-        ]
-    print_listing(rows, as_json=as_json, empty=NO_VIEWS)
+    VIEWS.print(rows, as_json=as_json)
+    for row in rows if not as_json else ():
+        if row["reason"]:
+            click.echo()
+            print_text(f"{row['view']} is {row['status']}: {row['reason']}", indent=2)

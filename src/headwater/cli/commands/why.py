@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("view", shell_complete=complete_view)
 @click.argument("key", nargs=-1, required=True)
-@click.option("--as-of", type=click.IntRange(1), metavar="TICK", help="At an earlier tick that is kept.")
+@click.option("--as-of", type=click.IntRange(1), metavar="TICK", help="At an earlier tick.")
 @json_option
 @pass_session
 def why(session: CommandSession, view: str, key: tuple[str, ...], as_of: int | None, as_json: bool) -> None:
-    """Show the records of the log from which the row of VIEW with KEY comes, and the tick that last changed it.
+    """Show the log records that a row of a view comes from.
 
-    KEY is the value of the column that VIEW is arranged by, such as that of its GROUP BY; several values are joined by commas.
-    Or name any columns: country=ch year=2026. NULL is null. If KEY matches several rows, the result covers all of them.
+    And the tick that last changed the row. KEY is the value of the column that VIEW is arranged by, such as that of its
+    GROUP BY; several values are separated by commas. Or name any columns: country=ch year=2026. The word NULL is null. If
+    KEY matches several rows, the result covers all of them.
     """
     with session.open() as ws:
         views = views_of(ws)
@@ -59,9 +60,12 @@ def _key(state: ViewState, texts: tuple[str, ...]) -> dict[str, Any]:
     values = texts if len(texts) > 1 or len(own) == 1 else texts[0].split(",")
     if len(values) != len(own):
         raise UsageError(
-            f"a row of view {state.name!r} is found by {', '.join(f.name for f in own)}: "
+            f"the key of view {state.name!r} is {', '.join(f.name for f in own)}: "
             f"{len(own)} values, not {len(values)}",
-            hint=f"any columns will do: headwater why {state.name} {own[0].name}=...",
+            hint=f"or name any columns: headwater why {state.name} {own[0].name}=...",
+            view=state.name,
+            expected=len(own),
+            actual=len(values),
         )
     return {field.name: _value(field, text) for field, text in zip(own, values, strict=True)}
 
@@ -77,18 +81,27 @@ def _refuse_misspelled(view: str, columns: list[str], named: list[str]) -> None:
             raise UsageError(
                 f"view {view!r} has no column {name!r}",
                 hint=f"did you mean {meant}?" if meant else f"its columns are {', '.join(columns)}",
+                view=view,
+                column=name,
             )
 
 
 def _value(field: pa.Field, text: str) -> Any:
     from headwater.core.json_csv import text_decoder
+    from headwater.core.types import format_type
 
     if text.upper() == "NULL":
         return None
     try:
         return text_decoder(field.type)(text)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"column {field.name!r} is {field.type}, which {text!r} is not") from error
+        kind = format_type(field.type)
+        raise UsageError(
+            f"{text!r} is not a value of column {field.name!r}, which has the type {kind}",
+            column=field.name,
+            value=text,
+            expected=kind,
+        ) from error
 
 
 def _print(found: Why) -> None:

@@ -605,7 +605,7 @@ def letter_document(one: Any) -> Document:
         "original": one.letter.row[:TEXT_MAX],
         "copies": one.letter.copies,
         "version": one.version,
-        "deeds": [
+        "actions": [
             {
                 "action": record.action,
                 "who": record.who,

@@ -219,18 +219,18 @@ class Tail:
         self._columns = [*hidden, *(("_op",) if self.topic.keyed else ()), *self.topic.schema.names]
         infos = self._log.partitions(self.topic.name)
         share = -(-TAIL_ROWS // len(infos))
-        self._places = {p: max(info.first, info.end - share) for p, info in infos.items()}
+        self._positions = {p: max(info.first, info.end - share) for p, info in infos.items()}
 
     def next(self) -> str | None:
         """Return the records since the last call, the newest first; None if there are none."""
         infos = self._log.partitions(self.topic.name)
-        come = sum(info.end - self._places[p] for p, info in infos.items())
-        if not come:
+        received = sum(info.end - self._positions[p] for p, info in infos.items())
+        if not received:
             return None
         share = -(-TAIL_ROWS // len(infos))
-        starts = {p: max(self._places[p], info.end - share) for p, info in infos.items()}
+        starts = {p: max(self._positions[p], info.end - share) for p, info in infos.items()}
         rows = data.newest_first(data.read(self._log, self.topic, starts, infos, self._columns))
-        self._places = {p: info.end for p, info in infos.items()}
+        self._positions = {p: info.end for p, info in infos.items()}
         late = [0] * rows.num_rows
         if self.topic.time is not None:
             behind = pc.less(rows[self.topic.time].cast(pa.int64()), rows["_watermark"].cast(pa.int64()))
@@ -238,7 +238,7 @@ class Tail:
         shown = rows.drop_columns(["_watermark"])
         document: Mapping[str, Any] = {
             "columns": data.columns_of(shown.schema, self.topic.key),
-            "come": come,
+            "received": received,
             "late": late,
             "rows": data.rows_of(shown),
         }

@@ -1,11 +1,11 @@
-// Talks to the server: documents, orders and streams of events. A token, if the server wants one, stays in this tab.
+// Requests to the server: documents, actions and streams of events. A token, if the server requires one, stays in this tab.
 
 const TOKEN = "headwater.token";
 let asked = null;
 
 export class Problem extends Error {
   constructor(document) {
-    super(document.detail || document.title || "something went wrong");
+    super(document.detail || document.title || "the request failed");
     this.document = document;
     this.hint = document.hint || null;
     this.status = document.status || 0;
@@ -73,10 +73,10 @@ export async function post(path, body) {
 export function stream(path, { onEvent, onState }) {
   const control = new AbortController();
   let delay = 500;
-  const told = (state, problem = null) => { if (!control.signal.aborted && onState) onState(state, problem); };
+  const report = (state, problem = null) => { if (!control.signal.aborted && onState) onState(state, problem); };
   async function once() {
     const answer = await call(path, { method: "GET", headers: { Accept: "text/event-stream" }, signal: control.signal });
-    told("live");
+    report("live");
     delay = 500;
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = "";
@@ -99,10 +99,10 @@ export function stream(path, { onEvent, onState }) {
       try { await once(); } catch (error) {
         if (control.signal.aborted) return;
         problem = error instanceof Problem ? error : null;
-        if (problem && problem.status >= 400 && problem.status < 500 && problem.status !== 429) { told("refused", problem); return; }
+        if (problem && problem.status >= 400 && problem.status < 500 && problem.status !== 429) { report("refused", problem); return; }
       }
       if (control.signal.aborted) return;
-      told("lost", problem);
+      report("lost", problem);
       await new Promise((done) => setTimeout(done, delay));
       delay = Math.min(delay * 2, 5000);
     }

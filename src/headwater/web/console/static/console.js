@@ -1,4 +1,4 @@
-// The shell: navigation, the bar with the state of the engine, the panel, keys, the theme, and the question for a token.
+// The shell: navigation, the bar with the state of the engine, the panel, keys, the theme, and the dialog for a token.
 
 import { keepToken, onTokenWanted } from "./api.js";
 import { attr, clear, h, icon, say } from "./dom.js";
@@ -86,7 +86,7 @@ function drawLists() {
       rowsOfList.push({ node, state, row });
       return h("li", null, row);
     })));
-  }), wanted && !nodes.length ? h("p", { class: "quiet none" }, "nothing is called so") : null);
+  }), wanted && !nodes.length ? h("p", { class: "quiet none" }, "no matches") : null);
   mark();
 }
 filter.addEventListener("input", drawLists);
@@ -126,7 +126,7 @@ function updateHealth(now) {
   const bad = problems.filter((one) => one.severity === "unhealthy").length;
   const said = [bad ? `${exact(bad)} unhealthy` : null, problems.length - bad ? counted(problems.length - bad, "warning") : null, now.alerts.length ? counted(now.alerts.length, "alert") : null].filter(Boolean);
   healthText.hidden = false;
-  // Green is for a workspace that is healthy and whose engine runs: without an engine nothing is known to be fine.
+  // Green is for a healthy workspace with a running engine: without an engine the state of views and sinks is not known.
   attr(healthText, "data-tone", bad || now.health.engine.severity === "unhealthy" ? "bad" : said.length ? "warn" : now.health.engine.state === "running" ? "good" : null);
   say(healthText, said.join(", ") || (now.health.engine.state === "running" ? "healthy" : "no problem known"));
   const left = now.rejected.reduce((sum, one) => sum + one.rows, 0);
@@ -146,7 +146,7 @@ function update() {
   if (now) {
     const { engine } = now.health;
     setDot(engineDot, engine.state, engine.severity);
-    say(engineText, engine.state === "running" ? "engine runs" : `engine ${engine.state}`);
+    say(engineText, `engine ${engine.state}`);
     attr(engineText, "title", engine.reason);
     updateHealth(now);
     say(tickText, now.tick ? now.tick.tick.toLocaleString("en-US") : "–");
@@ -154,7 +154,7 @@ function update() {
     say(rowsText, rate(now.rows_per_s));
     say(ticksText, rate(now.ticks_per_s));
   }
-  const words = { live: "live", connecting: "connecting", lost: "connection lost, trying again", refused: live.problem ? live.problem.message : "refused", trouble: live.problem ? live.problem.detail : "trouble" };
+  const words = { live: "live", connecting: "connecting", lost: "connection lost, reconnecting", refused: live.problem ? live.problem.message : "request refused", trouble: live.problem ? live.problem.detail : "no data" };
   say(linkText, words[live.state] || live.state);
   say(clockText, live.state === "live" && now ? ` · ${clock(now.at)} UTC` : "");
   attr(linkState, "data-tone", { lost: "bad", trouble: "bad", refused: "bad" }[live.state] || null);
@@ -181,7 +181,7 @@ function go() {
   else if (kind === "topic" && name) current = topic(name, rest);
   else if (kind === "view" && name) current = view(name, rest);
   else if ((kind === "source" || kind === "sink") && name) current = whole(kind, name);
-  else current = { page: h("div", { class: "page" }, nothing(`There is no page ${location.hash}.`, h("a", { href: "#/" }, "Back to the flow"))), title: "Not found", close() {} };
+  else current = { page: h("div", { class: "page" }, nothing(`There is no page ${location.hash}.`, h("a", { href: "#/" }, "Back to Flow"))), title: "Not found", close() {} };
   clear(main, current.page);
   main.scrollTop = 0;
   document.title = `${current.title} · Headwater`;
@@ -202,7 +202,7 @@ function setTheme(name) {
   attr(themeButton, "title", `Theme: ${name}`);
 }
 
-const HELP = [["/", "search"], ["Esc", "close, or leave the search"], ["← → ↑ ↓", "move in the picture, or over ticks"], ["Enter", "open"], ["p", "pause a tail"], ["Ctrl Enter", "run the query"], ["g f, g t, g d, g h, g s", "flow, ticks, dead letters, health, SQL"], ["?", "this"]];
+const HELP = [["/", "search"], ["Esc", "close the panel, or leave the search"], ["← → ↑ ↓", "move in the graph, or between ticks"], ["Enter", "open"], ["p", "pause or resume the tail"], ["Ctrl Enter", "run the query"], ["g f, g t, g d, g h, g s", "Flow, Ticks, Dead letters, Health, SQL"], ["?", "this help"]];
 const help = h("dialog", { class: "dialog", "aria-label": "Keys" }, h("h2", null, "Keys"), h("dl", { class: "keys" }, HELP.map(([keys, text]) => [h("dt", null, keys.split(", ").map((one, at) => [at ? " " : "", h("kbd", null, one)])), h("dd", null, text)])),
   h("form", { method: "dialog" }, h("button", { class: "button" }, "Close")));
 
@@ -210,10 +210,10 @@ const secret = h("input", { type: "password", class: "input mono", name: "token"
 const wrong = h("p", { class: "hint", role: "status" });
 const gate = h("dialog", { class: "dialog gate", "aria-label": "Token" }, h("form", {
   onsubmit: (event) => { event.preventDefault(); keepToken(secret.value.trim()); secret.value = ""; gate.close(); connect(); go(); },
-}, icon("key"), h("h2", null, "This server asks for a token"), h("p", null, "It is kept in this tab, and forgotten with it."), secret, wrong, h("button", { class: "button primary" }, "Come in"), h("p", { class: "quiet" }, "headwater token create NAME --read makes one")));
+}, icon("key"), h("h2", null, "This server requires a token"), h("p", null, "The token is kept until this tab is closed."), secret, wrong, h("button", { class: "button primary" }, "Sign in"), h("p", { class: "quiet" }, "To create one: headwater token create NAME --read")));
 gate.addEventListener("cancel", (event) => event.preventDefault());
 onTokenWanted((had) => {
-  say(wrong, had ? "That token is not known." : "");
+  say(wrong, had ? "This token is not valid." : "");
   if (had) keepToken(null);
   if (!gate.open) gate.showModal();
 });
@@ -240,7 +240,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "?") help.showModal();
 });
 
-// --- all of it ------------------------------------------------------------------------------------------------------
+// --- the page ------------------------------------------------------------------------------------------------------
 
 const side = h("nav", { class: "side", "aria-label": "Console" },
   h("a", { class: "brand", href: "#/" }, h("img", { src: "/console/icon.svg", alt: "", width: 24, height: 24 }), brand),

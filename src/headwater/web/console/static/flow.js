@@ -1,4 +1,4 @@
-// The dataflow as a picture. Where things stand is the server's to say; figures on them change, places do not.
+// The dataflow as a graph. The server computes the layout; metrics change, positions do not.
 
 import { attr, clear, h, icon, s, say } from "./dom.js";
 import { bytes, count, rate, span } from "./format.js";
@@ -6,10 +6,10 @@ import { figures, listen, live, rates } from "./live.js";
 import { dot, loading, nothing, setDot, spark } from "./parts.js";
 
 const STATS = {
-  source: [["rows/s", (f) => rate(f.rate)], ["behind", (f) => bytes(f.behind_bytes)], ["last commit", (f, now) => span(f.committed_at === null ? null : (now - f.committed_at) / 1000)]],
-  topic: [["rows/s", (f) => rate(f.rate)], ["waiting", (f) => count(f.lag_rows)], ["watermark", (f) => span(f.delay_s)]],
+  source: [["rows/s", (f) => rate(f.rate)], ["lag", (f) => bytes(f.behind_bytes)], ["last commit", (f, now) => span(f.committed_at === null ? null : (now - f.committed_at) / 1000)]],
+  topic: [["rows/s", (f) => rate(f.rate)], ["lag", (f) => count(f.lag_rows)], ["watermark", (f) => span(f.delay_s)]],
   view: [["changes/s", (f) => rate(f.rate)], ["lag", (f) => count(f.lag_rows)], ["watermark", (f) => span(f.delay_s)]],
-  sink: [["rows/s", (f) => rate(f.rate)], ["lag", (f) => count(f.lag_rows)], ["behind", (f) => span(f.lag_s)]],
+  sink: [["rows/s", (f) => rate(f.rate)], ["lag", (f) => count(f.lag_rows)], ["lag (time)", (f) => span(f.lag_s)]],
 };
 
 export function stateOf(kind, figure) {
@@ -21,7 +21,7 @@ export function stateOf(kind, figure) {
   return figure.rate ? "live" : "idle";
 }
 
-// Without an engine nothing runs, and the bar says so: it is not a warning on every part of the picture.
+// Without an engine nothing runs, which the bar shows: it is no warning on every node.
 export const severityOf = (figure) => (figure && figure.health && figure.health.state !== "not running" ? figure.health.severity : "ok");
 
 export const iconOf = (node) => (node.kind === "topic" && node.label === "table" ? "table" : node.kind);
@@ -37,7 +37,7 @@ function node(made, [width, height], open) {
     type: "button", class: `node ${made.kind}`, tabindex: "-1", data: { id: made.id },
     style: { left: `${made.x}px`, top: `${made.y}px`, width: `${width}px`, height: `${height}px` },
     onclick: () => open(made.id),
-  }, h("span", { class: "node-head" }, icon(iconOf(made)), h("span", { class: "node-name" }, made.name), (made.kind === "source" || made.kind === "sink") && made.name.length <= 12 ? h("small", { class: "node-label" }, made.label) : null, state),
+  }, h("span", { class: "node-head" }, icon(iconOf(made)), h("span", { class: "node-name", title: made.name }, made.name), (made.kind === "source" || made.kind === "sink") && made.name.length <= 12 ? h("small", { class: "node-label" }, made.label) : null, state),
   line.node, h("span", { class: "stats" }, stats.map((stat) => stat.node)));
   return {
     made, button,
@@ -69,7 +69,7 @@ export function flow(open) {
   const canvas = h("div", { class: "canvas" });
   const place = h("div", { class: "canvas-place", role: "group", "aria-label": "Dataflow. Arrow keys move, Enter opens." }, canvas);
   const title = h("h1", null, "Flow");
-  const page = h("div", { class: "page flow" }, h("header", { class: "page-head" }, title, h("p", { class: "lead" }, "Sources fill topics, views read them, sinks follow views.")), place);
+  const page = h("div", { class: "page flow" }, h("header", { class: "page-head" }, title, h("p", { class: "lead" }, "Sources append to topics, views read topics and views, sinks write views to other systems.")), place);
   let drawn = null;
   let nodes = new Map();
   let edges = [];
@@ -92,7 +92,7 @@ export function flow(open) {
     if (!graph.nodes.length) {
       nodes = new Map();
       edges = [];
-      clear(canvas, nothing("Nothing flows here yet.", "CREATE TOPIC makes the first place for rows to go.",
+      clear(canvas, nothing("No topics yet.", "Create the first one:",
         h("code", { class: "inline" }, "headwater sql \"CREATE TOPIC clicks (user BIGINT, url STRING, at TIMESTAMP)\"")));
       return;
     }

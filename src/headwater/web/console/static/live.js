@@ -1,4 +1,4 @@
-// The figures of the workspace, once a second, for every part of the page that wants them.
+// The metrics of the workspace, once a second, for every part of the page that listens.
 
 import { get, stream, url } from "./api.js";
 
@@ -20,7 +20,7 @@ export const rates = (id) => history.get(id) || [];
 export const figures = (id) => (live.snapshot && live.snapshot.figures[id]) || null;
 export const knownTicks = () => ticks;
 
-function tell() { for (const update of [...listeners]) update(live); }
+function notify() { for (const update of [...listeners]) update(live); }
 
 export async function loadTicks(limit = 600) {
   const found = await get(url("ticks"), { limit });
@@ -32,28 +32,28 @@ function mergeTicks(some) {
   if (!some.length) return;
   const first = some[0].tick;
   const kept = ticks.filter((one) => one.tick < first);
-  if (kept.length && kept[kept.length - 1].tick < first - 1 && ticks.length) { loadTicks().then(tell, () => {}); return; }
+  if (kept.length && kept[kept.length - 1].tick < first - 1 && ticks.length) { loadTicks().then(notify, () => {}); return; }
   ticks = [...kept, ...some].slice(-1200);
 }
 
 async function loadGraph() {
   live.graph = await get(url("graph"));
-  tell();
+  notify();
 }
 
 export function connect() {
   if (source) source.close();
   live.state = "connecting";
-  tell();
+  notify();
   source = stream(url("live"), {
     onState(state, problem) {
       live.state = state;
       live.problem = problem;
-      tell();
+      notify();
     },
     onEvent(kind, data) {
       if (kind === "end") return;
-      if (kind !== "figures") { live.problem = data; live.state = "trouble"; tell(); return; }
+      if (kind !== "figures") { live.problem = data; live.state = "trouble"; notify(); return; }
       live.state = "live";
       live.problem = null;
       live.snapshot = data;
@@ -65,7 +65,7 @@ export function connect() {
       }
       mergeTicks(data.ticks);
       if (!live.graph || live.graph.shape !== data.shape) loadGraph().catch(() => {});
-      tell();
+      notify();
     },
   });
 }

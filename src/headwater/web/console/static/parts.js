@@ -8,7 +8,7 @@ export function table(columns, rows, { caption, marks = null, sort = null, onSor
   const head = shown.map(([column]) => {
     const down = sort === `-${column.name}`;
     const up = sort === column.name;
-    const label = [h("span", { class: "column" }, column.name), h("span", { class: "type" }, column.type ? column.type.toLowerCase() : "")];
+    const label = [h("span", { class: "column" }, column.name), h("span", { class: "type" }, column.type || "")];
     const order = up ? "ascending" : down ? "descending" : null;
     return h("th", { scope: "col", class: isNumeric(column.type) ? "number" : null, "aria-sort": order, title: `${column.name} ${column.type || ""}` },
       onSort ? h("button", { type: "button", class: "sorter", onclick: () => onSort(up ? `-${column.name}` : down ? null : column.name) }, label) : label);
@@ -54,14 +54,14 @@ export function nothing(title, ...lines) {
 export function trouble(problem, retry = null) {
   const hint = problem.hint || (problem.document && problem.document.hint);
   return h("div", { class: "trouble", role: "alert" }, icon("warn"), h("div", null,
-    h("p", { class: "trouble-title" }, problem.message || problem.detail || "something went wrong"),
+    h("p", { class: "trouble-title" }, problem.message || problem.detail || "the request failed"),
     hint ? h("p", { class: "hint" }, hint) : null,
     retry ? h("button", { type: "button", class: "button", onclick: retry }, "Try again") : null));
 }
 
 export function missing(page, problem) {
   clear(page, h("div", { class: "trouble", role: "alert" }, icon("warn"), h("div", null, h("p", { class: "trouble-title" }, problem.message), problem.hint ? h("p", { class: "hint" }, problem.hint) : null,
-    h("p", null, h("a", { href: "#/" }, "Back to the flow")))));
+    h("p", null, h("a", { href: "#/" }, "Back to Flow")))));
 }
 
 export const loading = () => h("div", { class: "loading", "aria-busy": "true" }, h("span", { class: "unseen" }, "loading"));

@@ -74,7 +74,7 @@ function scales(width, height, xs, ys) {
 
 const dots = (points) => points.map(([x, y]) => `M${x.toFixed(1)} ${y.toFixed(1)}h0`).join("");
 
-// When rows came against when they happened: above the watermark in time, below it late.
+// Append time against event time: rows above the watermark are on time, rows below it are late.
 export function drawTimes(svg, width, height, { data, by }) {
   const xsOf = by === "order" ? data.appended.map((_, at) => at) : data.appended;
   const marks = data.watermark.filter((mark) => mark !== null);
@@ -104,7 +104,7 @@ export function drawTimes(svg, width, height, { data, by }) {
 
 export const PHASES = ["plan", "read", "compute", "write", "merge", "commit", "tidy"];
 
-// How far up is enough: a tick that took many times longer than the others is cut off, and says how long it took.
+// The top of the scale: the bar of a tick that took many times longer than the others is cut off, with its duration above.
 function usual(seconds) {
   const sorted = [...seconds].sort((a, b) => a - b);
   const most = Math.max(sorted[sorted.length - 1] || 0, 0.001);

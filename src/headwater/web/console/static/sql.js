@@ -1,4 +1,4 @@
-// One SELECT over views and topics; the answer as a table and as a plot.
+// One SELECT over views and topics; its result as a table or a plot.
 
 import { post } from "./api.js";
 import { clear, h, say } from "./dom.js";
@@ -29,9 +29,9 @@ export function sql() {
   area.value = kept() || first;
   const run = h("button", { type: "button", class: "button primary", onclick: go }, "Run");
   const words = h("span", { class: "quiet", role: "status" });
-  const place = h("div", { class: "answer" }, nothing("Ask something.", "One SELECT over views and topics, all at one tick."));
+  const place = h("div", { class: "answer" }, nothing("No query has run yet.", "Write a SELECT above, then Run."));
   const choose = h("div", { class: "segments", role: "group", "aria-label": "Shown as" });
-  const plot = chart(340, drawResult, "The answer as a plot");
+  const plot = chart(340, drawResult, "The result as a plot");
 
   async function go() {
     try { sessionStorage.setItem(KEPT, area.value); } catch { /* not kept then */ }
@@ -52,21 +52,21 @@ export function sql() {
     const { rows } = answer;
     const columns = rows.length ? Object.keys(rows[0]) : [];
     clear(choose, ["table", "plot"].map((kind) => h("button", { type: "button", "aria-pressed": String(kind === shown), onclick: () => { shown = kind; draw(); } }, kind === "table" ? "Table" : "Plot")));
-    if (!rows.length) { clear(place, nothing("No rows.", "The query is fine, and nothing matches.")); return; }
+    if (!rows.length) { clear(place, nothing("The query returned no rows.")); return; }
     const kinds = new Map(columns.map((name) => [name, typeOf(rows, name)]));
     if (shown === "table") {
-      clear(place, table(columns.map((name) => ({ name, type: kinds.get(name) === "number" ? "DOUBLE" : "" })).map((column) => ({ ...column, label: column.name })), rows.map((row) => columns.map((name) => row[name])), { caption: "The answer" }));
+      clear(place, table(columns.map((name) => ({ name, type: kinds.get(name) === "number" ? "DOUBLE" : "" })).map((column) => ({ ...column, label: column.name })), rows.map((row) => columns.map((name) => row[name])), { caption: "Result" }));
       place.querySelectorAll(".type").forEach((node) => node.remove());
       return;
     }
     const numbers = columns.filter((name) => kinds.get(name) === "number");
     up = up || numbers[numbers.length - 1];
     across = across || columns.find((name) => kinds.get(name) === "time") || columns.find((name) => name !== up) || up;
-    if (!up) { clear(place, nothing("There is no number to plot.", "A plot needs a column of numbers.")); return; }
+    if (!up) { clear(place, nothing("Nothing to plot.", "A plot needs a numeric column.")); return; }
     const kind = kinds.get(across);
     const points = rows.filter((row) => typeof row[up] === "number" && row[across] !== null).map((row) => [kind === "time" ? stamp(row[across]) : kind === "number" ? row[across] : cell(row[across]), row[up]]);
     const pick = (label, value, options, set) => h("label", { class: "field" }, h("span", null, label), h("select", { class: "input", onchange: (event) => { set(event.target.value); draw(); } }, options.map((name) => h("option", { value: name, selected: name === value }, name))));
-    clear(place, h("div", { class: "tools" }, pick("across", across, columns, (name) => { across = name; }), pick("up", up, numbers, (name) => { up = name; })), plot.node);
+    clear(place, h("div", { class: "tools" }, pick("x axis", across, columns, (name) => { across = name; }), pick("y axis", up, numbers, (name) => { up = name; })), plot.node);
     plot.svg.setAttribute("aria-label", `${up} over ${across}, ${unit(points.length, "point")}`);
     plot.set({ points: kind === "name" ? points.slice(0, 60) : points, kind });
   }

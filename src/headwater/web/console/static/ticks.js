@@ -1,4 +1,4 @@
-// The ticks that are kept, each a bar of its phases; and what one of them took in and changed.
+// The kept ticks, each a bar of its phases; and what one of them read and changed.
 
 import { get, url } from "./api.js";
 import { attr, clear, h, say } from "./dom.js";
@@ -14,19 +14,19 @@ export function ticks(number) {
   let chosen = number ? Number(number) : null;
   let list = [];
   let shownDetail = null;
-  const plot = chart(280, drawTicks, "How long ticks took, by phase");
+  const plot = chart(280, drawTicks, "Duration of ticks, by phase");
   const place = h("div", null, loading());
   const range = h("input", { type: "range", class: "range", min: 0, max: 0, value: 0, step: 1, "aria-label": "Tick" });
   const label = h("output", { class: "mono" }, "");
   const about = h("div", { class: "tick-detail" });
-  const words = h("p", { class: "lead" }, "Each bar is a tick: one consistent cut through the log.");
+  const words = h("p", { class: "lead" }, "Each bar is a tick: all views at one consistent cut of the log.");
 
   const newest = () => (list.length ? list[list.length - 1].tick : null);
 
   function draw() {
-    if (!list.length) { clear(place, nothing("No tick was made yet.", "A tick moves every view to one cut through the log.", h("code", { class: "inline" }, "headwater run"))); return; }
+    if (!list.length) { clear(place, nothing("No ticks yet.", "The engine makes them:", h("code", { class: "inline" }, "headwater run"))); return; }
     if (!plot.node.isConnected || place.firstChild !== plot.node) {
-      clear(place, plot.node, h("div", { class: "scrub ticks-scrub" }, range), h("p", { class: "legend spread" }, label, h("span", null, PHASES.map((phase) => [h("i", { class: "swatch", "data-phase": phase }), phase]))));
+      clear(place, plot.node, h("div", { class: "scrub ticks-scrub" }, range), h("p", { class: "legend spread" }, label, h("span", { class: "legend" }, PHASES.map((phase) => h("span", { class: "pair" }, h("i", { class: "swatch", "data-phase": phase }), phase)))));
     }
     let at = chosen === null ? list.length - 1 : list.findIndex((one) => one.tick >= chosen);
     if (at < 0) at = list.length - 1;
@@ -57,8 +57,8 @@ export function ticks(number) {
       clear(about, h("div", { class: "columns" },
         section(`Tick ${doc.tick}`, h("p", { class: "quiet" }, moment(doc.at, true)), h("table", { class: "plain" }, h("tbody", null, phases.map((phase) => h("tr", null,
           h("td", null, h("i", { class: "swatch", "data-phase": phase }), phase), h("td", { class: "number" }, span(doc.phases[phase])), h("td", { class: "number quiet" }, `${Math.round((100 * doc.phases[phase]) / total)} %`)))))),
-        section("Took in", doc.topics.length ? h("table", { class: "plain" }, h("tbody", null, doc.topics.map((one) => h("tr", null, h("td", null, h("a", { href: path("topic", one.name) }, one.name)), h("td", { class: "number" }, unit(one.rows, "row")))))) : h("p", { class: "quiet" }, "nothing new, or the tick before it is not kept")),
-        section("Changed", h("table", { class: "plain" }, h("tbody", null, doc.views.map((one) => h("tr", null, h("td", null, h("a", { href: path("view", one.name) }, one.name)),
+        section("Records read", doc.topics.length ? h("table", { class: "plain" }, h("tbody", null, doc.topics.map((one) => h("tr", null, h("td", null, h("a", { href: path("topic", one.name) }, one.name)), h("td", { class: "number" }, unit(one.rows, "row")))))) : h("p", { class: "quiet" }, "no new records, or the tick before is no longer kept")),
+        section("Rows changed", h("table", { class: "plain" }, h("tbody", null, doc.views.map((one) => h("tr", null, h("td", null, h("a", { href: path("view", one.name) }, one.name)),
           h("td", { class: "number", "data-tone": one.status === "stopped" ? "bad" : null }, one.status === "live" ? unit(one.changed, "row") : one.status))))))));
     } catch (error) { clear(about, trouble(error)); }
   }

@@ -1,4 +1,4 @@
-// A topic: its tail as it grows, event time against processing time, and everything else about it.
+// A topic: its tail, event time against append time, and its details.
 
 import { get, stream, url } from "./api.js";
 import { append, attr, clear, h, icon, say } from "./dom.js";
@@ -15,18 +15,18 @@ function tail(name) {
   const place = h("div", { class: "tail" }, loading());
   let paused = false;
   let body = null;
-  let held = [];
-  let come = 0;
+  let buffered = [];
+  let received = 0;
   const button = h("button", { type: "button", class: "button", "aria-pressed": "false", onclick: () => pause(!paused) }, icon("pause"), h("span", null, "Pause"));
 
   function pause(on) {
     paused = on;
     attr(button, "aria-pressed", String(on));
     clear(button, icon(on ? "play" : "pause"), h("span", null, on ? "Resume" : "Pause"));
-    if (!on) { held.splice(0).forEach(show); }
-    tell();
+    if (!on) { buffered.splice(0).forEach(show); }
+    showStatus();
   }
-  const tell = () => say(status, paused ? `paused, ${unit(held.reduce((sum, one) => sum + one.come, 0), "new row")}` : body ? `${unit(come, "row")} seen` : "no rows yet");
+  const showStatus = () => say(status, paused ? `paused, ${unit(buffered.reduce((sum, one) => sum + one.received, 0), "new row")}` : body ? `${unit(received, "row")} received` : "no rows yet");
 
   function show(some) {
     if (!body) {
@@ -38,22 +38,22 @@ function tail(name) {
       const text = cell(value);
       return h("td", { class: value === null ? "null" : isNumeric(some.columns[at].type) ? "number" : null, title: text.length > 40 ? text : null }, text);
     })));
-    const skipped = some.come - some.rows.length;
-    if (skipped > 0 && come) rows.push(h("tr", { class: "skipped" }, h("td", { colspan: some.columns.length }, `${exact(skipped)} more came at the same time`)));
+    const skipped = some.received - some.rows.length;
+    if (skipped > 0 && received) rows.push(h("tr", { class: "skipped" }, h("td", { colspan: some.columns.length }, `${exact(skipped)} more rows at the same time`)));
     body.prepend(...rows);
     while (body.childElementCount > KEPT) body.lastElementChild.remove();
-    come += some.come;
-    tell();
+    received += some.received;
+    showStatus();
   }
 
   const source = stream(url("topics", name, "tail"), {
     onState(state, problem) {
       if (state === "refused") clear(place, trouble(problem));
-      if (state === "lost") say(status, "connection lost, trying again");
-      if (state === "live" && !body) { clear(place, nothing("No rows yet.", "They appear here as they are appended.")); tell(); }
+      if (state === "lost") say(status, "connection lost, reconnecting");
+      if (state === "live" && !body) { clear(place, nothing("No rows yet.", "New rows appear here when they are appended.")); showStatus(); }
     },
     onEvent(kind, data) {
-      if (kind === "records") { paused ? held.push(data) : show(data); tell(); }
+      if (kind === "records") { paused ? buffered.push(data) : show(data); showStatus(); }
       if (kind === "error") clear(place, trouble({ message: data.detail, hint: data.hint }));
     },
   });
@@ -72,13 +72,13 @@ function times(name) {
   const plot = chart(380, drawTimes, "");
   const place = h("div", null, loading());
   const words = h("p", { class: "quiet" });
-  const chosen = h("select", { class: "input", "aria-label": "Across", onchange: (event) => { by = event.target.value; draw(); } },
+  const chosen = h("select", { class: "input", "aria-label": "X axis", onchange: (event) => { by = event.target.value; draw(); } },
     h("option", { value: "time" }, "append time"), h("option", { value: "order" }, "order of arrival"));
   const list = h("div", { class: "late-list" });
 
   function draw() {
     if (!data) return;
-    if (!data.event.length) { clear(place, nothing("No rows yet.", "Each becomes a point: when it came, and when it happened.")); return; }
+    if (!data.event.length) { clear(place, nothing("No rows yet.", "Each row becomes a point: its append time and its event time.")); return; }
     if (plot.node.parentNode !== place) clear(place, plot.node);
     plot.set({ data, by });
     const share = ((100 * data.late) / data.event.length).toFixed(1);
@@ -88,9 +88,9 @@ function times(name) {
     say(words, text);
     const late = data.is_late.map((is, at) => (is ? at : -1)).filter((at) => at >= 0).slice(-12).reverse();
     clear(list, late.length ? [h("h3", null, "Latest late rows"), table(
-      [{ name: "partition", type: "INT" }, { name: "offset", type: "BIGINT" }, { name: "came" }, { name: data.time }, { name: "watermark" }, { name: "behind it" }],
+      [{ name: "partition", type: "INT" }, { name: "offset", type: "BIGINT" }, { name: "append time" }, { name: data.time }, { name: "watermark" }, { name: "lateness" }],
       late.map((at) => [data.partition[at], data.offset[at], moment(data.appended[at], true), moment(data.event[at], true), moment(data.watermark[at], true), span((data.watermark[at] - data.event[at]) / 1000)]),
-      { caption: "Latest late rows" })] : h("p", { class: "quiet" }, "No row here is behind the watermark that it met."));
+      { caption: "Latest late rows" })] : h("p", { class: "quiet" }, "None of these rows is late."));
   }
   async function load() {
     if (busy) return;
@@ -106,9 +106,9 @@ function times(name) {
   });
   return {
     node: h("div", { class: "tab-body" }, h("div", { class: "tools" }, words, h("span", { class: "grow" }),
-      h("span", { class: "legend" }, h("i", { class: "swatch" }), "in time", h("i", { class: "swatch late" }), "late", h("i", { class: "swatch line" }), "watermark"),
-      h("label", { class: "field" }, h("span", null, "across"), chosen)), place,
-      h("p", { class: "quiet axis-words" }, "Up: when it happened. Across: when it came. A row below the line is late."), list),
+      h("span", { class: "legend" }, h("i", { class: "swatch" }), "on time", h("i", { class: "swatch late" }), "late", h("i", { class: "swatch line" }), "watermark"),
+      h("label", { class: "field" }, h("span", null, "x axis"), chosen)), place,
+      h("p", { class: "quiet axis-words" }, "Vertical: event time. Horizontal: append time. Rows below the watermark line are late."), list),
     close() { stop(); plot.close(); },
   };
 }

@@ -55,8 +55,8 @@ export function scrubber(view, onMove) {
   };
 }
 
-// Where somebody is in a table: scrolled to, and on which heading. Called again, it puts the next table there.
-function standing(place) {
+// Return a function that gives the next table the scroll position and focus of the current one.
+function keepPlace(place) {
   const before = place.querySelector(".scroll");
   if (!before) return () => {};
   const { scrollLeft, scrollTop } = before;
@@ -90,11 +90,11 @@ function contents(name, relation) {
       before = lines;
       attr(place, "data-tick", doc.tick);
       const more = doc.matching > doc.rows.length ? `, the first ${exact(doc.rows.length)}` : "";
-      say(words, search ? `${exact(doc.matching)} of ${unit(doc.total, "row")} have “${search}”${more}` : `${unit(doc.total, "row")} at tick ${doc.tick}${more}`);
-      const stand = standing(place);
+      say(words, search ? `${exact(doc.matching)} of ${unit(doc.total, "row")} match “${search}”${more}` : `${unit(doc.total, "row")} at tick ${doc.tick}${more}`);
+      const restore = keepPlace(place);
       clear(place, doc.rows.length ? table(doc.columns, doc.rows, { caption: `Rows of ${relation}`, sort, onSort: (by) => { sort = by; before = null; load(); }, fresh })
-        : search ? nothing("No row has that.", "The search looks at every column, upper or lower case.") : nothing("No rows at this tick."));
-      stand();
+        : search ? nothing("No matching rows.", "The search covers all columns and ignores case.") : nothing("No rows at this tick."));
+      restore();
     } catch (error) {
       say(words, "");
       clear(place, trouble(error, load));
