@@ -462,7 +462,7 @@ def test_what_a_row_comes_from_is_found_among_the_rows_that_did_not_fail(ws: hw.
     ws.run()
     found = ws.view("totals").why({"customer": 1})
     assert sorted(found.records["orders"].column("id").to_pylist()) == [1, 7]  # 4 is no number
-    with pytest.raises(hw.UsageError, match=r"reads totals\.errors"):
+    with raises(hw.UsageError, view="failed", reads="totals.errors"):
         ws.view("failed").why({"n": 3})
 
 

@@ -129,6 +129,5 @@ def test_a_table_with_a_column_of_such_a_name_is_no_captured_topic() -> None:
     schema = pa.schema([("id", pa.int64()), ("_source_time", TIMESTAMP)])
     plain = define_topic("t", schema, key=("id",))
     assert plain.row_schema.names == ["id", "_source_time", "_op"]
-    with pytest.raises(SchemaError) as refused:
+    with raises(SchemaError, topic="t", column="_source_time"):
         check_topic(dataclasses.replace(plain, captured_by="shop"))
-    assert "'_source_time'" in refused.value.message

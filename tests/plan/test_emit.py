@@ -115,7 +115,7 @@ REFUSED = [
         {"reason": "window-time"},
         "window_time(w)",
     ),
-    ("late = 'dvert'", f"SELECT {W} AS w FROM clicks", {}, None),
+    ("late = 'dvert'", f"SELECT {W} AS w FROM clicks", {"option": "late", "value": "dvert"}, None),
     ("correct_for = '1 minute'", "SELECT url FROM clicks", TIMELESS, "SELECT url FROM clicks"),
     ("late = 'divert'", "SELECT url, count(*) AS n FROM clicks GROUP BY url", TIMELESS, "GROUP BY url"),
     (
@@ -151,10 +151,10 @@ REFUSED = [
     (
         "late = 'drop', correct_for = '1 minute'",
         f"SELECT {W} AS w FROM clicks",
-        {},
+        {"option": "correct_for"},
         None,
     ),
-    ("late = 'never'", f"SELECT {W} AS w FROM clicks", {}, None),
+    ("late = 'never'", f"SELECT {W} AS w FROM clicks", {"option": "late", "value": "never"}, None),
     ("EMIT", "SELECT url, count(*) AS n FROM clicks GROUP BY url", NEVER, "GROUP BY url"),
     ("EMIT", "SELECT url, at FROM clicks", NEVER, "SELECT url, at FROM clicks"),
     ("EMIT", "SELECT w, n FROM per_minute ORDER BY n DESC LIMIT 3", NEVER, "ORDER BY n DESC LIMIT 3"),

@@ -209,9 +209,8 @@ def test_the_name_alone_is_ambiguous_in_a_join(ws: hw.Workspace) -> None:
 
 
 def test_no_topic_can_have_a_column_of_such_a_name(ws: hw.Workspace) -> None:
-    with pytest.raises(hw.StatementError) as refused:
+    with raises(hw.StatementError, topic="t", reason="reserved-column"):
         ws.sql("CREATE TOPIC t (_offset BIGINT)")
-    assert "'_offset'" in refused.value.message
 
 
 def test_a_topic_that_grows_a_column_keeps_the_hidden_ones_apart(ws: hw.Workspace) -> None:

@@ -112,9 +112,8 @@ def test_what_can_be_altered_is_among_the_options_of_its_kind_and_the_rest_is_re
     assert fixed.value.hint.startswith(
         "CREATE OR REPLACE SINK cache FROM revenue INTO REDIS WITH (url = 'redis://:***@"
     )
-    with pytest.raises(SchemaError) as refused:
+    with raises(SchemaError, option="url"):
         altered(cache.definition, {"url": None})
-    assert refused.value.hint == "WITH (url = '...', ...)"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_what_can_be_altered_is_among_the_options_of_its_kind_and_the_rest_is_re
             {"reason": "unknown-kind", "kind": "POSTGRSE"},
             "did you mean POSTGRES?",
         ),
-        ("CREATE SOURCE s FROM POSTGRES WITH (tables = 'a')", {}, "WITH (url = '...'"),
+        ("CREATE SOURCE s FROM POSTGRES WITH (tables = 'a')", {"option": "url"}, "WITH (url = '...'"),
         (
             "CREATE SOURCE s FROM POSTGRES WITH (url = 'x', tabels = 'a')",
             {"reason": "unknown-option", "option": "tabels"},
@@ -137,7 +136,7 @@ def test_what_can_be_altered_is_among_the_options_of_its_kind_and_the_rest_is_re
             "CREATE SOURCE s FROM POSTGRES",
         ),
         ("CREATE SINK s FROM v WITH (url = 'x')", {"expected": "INTO", "found": "WITH"}, "INTO REDIS"),
-        ("CREATE SINK s FROM v INTO REDIS WITH (key = 'k')", {}, "WITH (url"),
+        ("CREATE SINK s FROM v INTO REDIS WITH (key = 'k')", {"option": "url"}, "WITH (url"),
         ("CREATE SINK 9s FROM v INTO REDIS WITH (url = 'x')", {"expected": "a name", "found": "9"}, ""),
         ("ALTER SOURCE shop STOP", {"expected": "an action", "found": "STOP"}, "PAUSE, RESUME or RESTART"),
         ("ALTER SINK cache PAUSE", {"expected": "SET", "found": "PAUSE"}, "ALTER SINK cache SET"),

@@ -187,7 +187,7 @@ def test_a_query_that_every_document_would_be_held_against_is_refused_unless_it_
         ({"query": "  "}, UsageError, {"reason": "empty-query"}),
         ({"query": None}, UsageError, {"reason": "empty-query"}),
         ({"query": "ash", "kind": "regex"}, UsageError, {"reason": "unknown-kind", "kind": "regex"}),
-        ({"query": "ash", "backfill": "a week"}, UsageError, {}),
+        ({"query": "ash", "backfill": "a week"}, UsageError, {"value": "a week"}),
         ({"query": "ash", "backfill": "0 s"}, UsageError, {"backfill": "0 s"}),
     ],
 )
@@ -203,9 +203,8 @@ def test_columns_that_are_not_there_are_refused() -> None:
     for options in ({"fields": ("titel",)}, {"text": ("titel",)}, {"show": ("titel",)}):
         with raises(SchemaError, topic="articles", name="titel"):
             reader(**options)
-    with pytest.raises(UsageError) as refused:
+    with raises(UsageError, language="klingon"):
         reader(language="klingon")
-    assert "'klingon'" in refused.value.message
 
 
 def test_what_was_checked_is_not_read_again_when_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,9 +147,8 @@ def test_env_stays_in_the_environment_until_it_is_needed() -> None:
     assert isinstance(statement, CreateTopic)
     assert statement.options == {"retention": EnvValue("KEEP")}
     assert statement.definition({"KEEP": "2 days"}).retention_us == 2 * 86_400_000_000
-    with pytest.raises(UsageError) as refused:
+    with raises(UsageError, variable="KEEP"):
         statement.definition({})
-    assert "KEEP" in refused.value.message
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,7 @@ def test_env_stays_in_the_environment_until_it_is_needed() -> None:
             "5",
             None,
         ),
-        ("CREATE TOPIC t (a TIMESTAMP, WATERMARK FOR a AS a - INTERVAL 'x')", {}, "'x'", None),
+        ("CREATE TOPIC t (a TIMESTAMP, WATERMARK FOR a AS a - INTERVAL 'x')", {"value": "x"}, "'x'", None),
         (
             "CREATE TOPIC t (a INT PRIMARY KEY, PRIMARY KEY (a))",
             {"reason": "primary-key-twice"},
@@ -248,10 +247,9 @@ def test_a_refusal_points_at_its_place(
 
 
 def test_what_the_catalog_refuses_points_too() -> None:
-    with pytest.raises(StatementError) as caught:
+    with raises(StatementError, topic="t", option="partition_by") as caught:
         parse("CREATE TOPIC t (a INT, b INT, PRIMARY KEY (a)) WITH (partition_by = 'b')")
     assert "^^^" in str(caught.value)
-    assert "partition_by = 'a'" in str(caught.value.hint)
     assert caught.value.line == 1
 
 
