@@ -416,9 +416,10 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
 def metric_families() -> tuple[Any, ...]:
     """Return every family of metrics, without samples."""
     import headwater
+    from headwater.testing import inspect_workspace
 
     with headwater.open("memory:") as ws:
-        return tuple(ws._figures())
+        return tuple(inspect_workspace(ws).metric_families())
 
 
 def metrics_page() -> Page:
@@ -699,7 +700,7 @@ _PYTHON = (
     ("headwater.connectors.handles", "SourceHandle", "`ws.source(name)` returns it."),
     ("headwater.connectors.handles", "SinkHandle", "`ws.sink(name)` returns it."),
     ("headwater.sources.python_source", "Source", "`hw.Source`, the base of sources of your own."),
-    ("headwater.connectors.dead_letters.dead_letters", "Dead", "`ws.dead()` returns it."),
+    ("headwater.connectors.dead_letters.dead_letters", "DeadLetters", "`ws.dead()` returns it."),
     ("headwater.queues.queue", "Queue", "`ws.queue(name)` returns it."),
     ("headwater.queues.message", "Message", "`queue.receive()` returns them."),
     ("headwater.queues.queue_worker", "Worker", "`queue.work(handler)` returns it."),

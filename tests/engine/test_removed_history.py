@@ -256,7 +256,7 @@ def test_a_tick_whose_records_are_gone_is_refused_by_naming_what_is_there(
     for since in range(5, 8):
         fill(ws, since)
         later.append((ws.run().tick, contents(ws)))
-    base = Bases(ws._views.store.storage).newest()
+    base = Bases(inspect_workspace(ws).store.storage).newest()
     assert base is not None
     with raises(
         hw.TickNotKeptError, reason="history-removed", view="spent", tick=1, first_available=base.tick

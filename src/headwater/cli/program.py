@@ -128,7 +128,7 @@ def cli(context: click.Context, workspace: str | None, functions: str | None) ->
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print a shell completion script.
+    """Print the completion script of SHELL.
 
     For bash: headwater completion bash >> ~/.bashrc
     """

@@ -229,7 +229,7 @@ def _placed(error: BadRowError, chunk: InputChunk) -> BadRowError:
 @json_option
 @pass_session
 def append(session: CommandSession, /, topic: str, file: str, **options: Any) -> None:
-    """Append the rows of a file or a pipe to a topic.
+    """Append the rows of a file or a pipe to TOPIC.
 
     FILE is JSON (an object per line), CSV, TSV, Parquet or Arrow; "-" is stdin. In JSON and CSV, timestamps and dates are
     ISO 8601 text, binary is base64, and nested values are JSON.

@@ -150,7 +150,7 @@ def list_letters(
 @json_option
 @pass_session
 def show(session: CommandSession, letter: str, as_json: bool) -> None:
-    """Show the row, error and actions of a dead letter."""
+    """Show the row, error and actions of LETTER."""
     with session.open() as ws:
         one = ws.dead().show(letter)
     if as_json:
@@ -186,7 +186,7 @@ def edit(
     reason: str | None,
     as_json: bool,
 ) -> None:
-    """Change values of the row of a dead letter, before a replay.
+    """Change values of the row of LETTER, before a replay.
 
     The original row is kept.
 

@@ -36,7 +36,7 @@ def _noted(command: Callable[..., None]) -> Callable[..., None]:
 def forget(
     session: CommandSession, subject: str, by: str | None, reason: str | None, yes: bool, as_json: bool
 ) -> None:
-    """Destroy the key of a subject's private values.
+    """Destroy the key to the private values of SUBJECT.
 
     Values that are PRIVATE BY the subject cannot be read once this command returns. Views, and the sinks on them, lose
     them with the next tick. The report lists every place that contained such values, with its progress.
@@ -64,7 +64,7 @@ def excise(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove matching records from the log for good.
+    """Remove matching records of TOPIC from the log for good.
 
     Their offsets remain as gaps that readers skip. From the next tick on, views, and the sinks on them, are as if these
     records had never been written.

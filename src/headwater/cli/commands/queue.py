@@ -115,7 +115,7 @@ def make(
     lease: str | None,
     deliveries: int | None,
 ) -> None:
-    """Create a queue over the records of a topic."""
+    """Create a queue over the records of TOPIC."""
     given: dict[str, Any] = {
         "key": list(key) or None,
         "delay": delay,

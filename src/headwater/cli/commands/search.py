@@ -50,7 +50,7 @@ def search(
     highlight: bool,
     as_json: bool,
 ) -> None:
-    """Search the index of a SEARCH sink.
+    """Search the index of SINK, which is of kind SEARCH.
 
     The rows that match TEXT, the best first. TEXT has words, "phrases", column:word, +must, -not, AND, OR and parentheses.
     Without it every row matches.

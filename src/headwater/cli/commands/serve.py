@@ -208,7 +208,7 @@ def token() -> None:
 @json_option
 @pass_session
 def create_token(session: CommandSession, name: str, scopes: tuple[Any, ...], as_json: bool) -> None:
-    """Create a token and print it.
+    """Create a token called NAME and print it.
 
     It permits reading unless --write is given, and is printed only now: the workspace stores its hash.
     """
@@ -251,7 +251,7 @@ def list_tokens(session: CommandSession, as_json: bool) -> None:
 @click.argument("name")
 @pass_session
 def revoke_token(session: CommandSession, name: str) -> None:
-    """Revoke a token.
+    """Revoke the token called NAME.
 
     Servers apply this within a second. When all tokens are revoked they reject every request.
     """

@@ -100,7 +100,7 @@ def add(
     allow_scans: bool,
     as_json: bool,
 ) -> None:
-    """Store a query under an id, or replace it."""
+    """Store QUERY under an id, or replace it."""
     with context.ensure_object(CommandSession).open() as ws:
         receipt = ws.standing(_name(context)).add(
             query_id,

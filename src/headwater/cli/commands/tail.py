@@ -48,7 +48,7 @@ _HIDDEN = ("_partition", "_offset", "_appended_at")
 def tail(
     session: CommandSession, topic: str, follow: bool, count: int, start: str | None, as_json: bool
 ) -> None:
-    """Print the newest records of a topic.
+    """Print the newest records of TOPIC.
 
     A record per line, in the order of appending: partition@offset, append time and values. A terminal cuts long lines;
     a pipe and --json get whole records.
