@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 import headwater as hw
 from headwater.state import state_files
 from headwater.testing import inspect_workspace
-from tests.engine.cluster import DECLARED, SETTINGS, VIEWS, Cluster, Driver, append, wait_for_marks
+from tests.engine.cluster import DECLARED, QUICK, SETTINGS, VIEWS, Cluster, Driver, append, wait_for_marks
 
 
 @pytest.fixture
@@ -80,3 +83,29 @@ def test_a_cluster_gives_what_one_machine_gives_whatever_is_killed(
 def _clear(marks: Path) -> None:
     for mark in marks.iterdir():
         mark.unlink()
+
+
+@pytest.mark.slow
+def test_doctor_checks_every_executor(tmp_path: Path, cluster: Cluster) -> None:
+    with hw.open(tmp_path / "shop", settings=SETTINGS):
+        pass
+    command = [
+        sys.executable,
+        "-m",
+        "headwater",
+        "-w",
+        str(tmp_path / "shop"),
+        "doctor",
+        "--cluster",
+        "--json",
+    ]
+    environ = {
+        **os.environ,
+        **QUICK,
+        "HEADWATER_SPARK_MASTER": cluster.url,
+        "HEADWATER_SPARK_EXECUTOR_MEMORY": "512m",
+    }
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert (done.returncode, checks["executors"]["status"]) == (0, "ok"), done.stdout
+    assert checks["executors"]["message"].startswith(f"2 reached through {cluster.url}")

@@ -49,18 +49,26 @@ class Check:
     metavar="NAMES",
     help="Check only these tables: 'public.orders, public.customers'.",
 )
+@click.option(
+    "--cluster",
+    is_flag=True,
+    help="Check the executors of the Spark master that HEADWATER_SPARK_MASTER names.",
+)
 @json_option
 @pass_session
-def doctor(session: CommandSession, url: str | None, tables: str, as_json: bool) -> None:
+def doctor(session: CommandSession, url: str | None, tables: str, cluster: bool, as_json: bool) -> None:
     """Check the installation, the machine and the workspace.
 
     With the URL of a Postgres database: check instead what is missing there to capture its tables, and print the
-    statements that add it. Exit status 1 if a check fails.
+    statements that add it. With --cluster: run a Spark job that checks what executors need. Exit status 1 if a check
+    fails.
     """
-    checks = (
-        _database(url, tables)
-        if url is not None
-        else [
+    if url is not None:
+        checks = _database(url, tables)
+    elif cluster:
+        checks = _executors(session)
+    else:
+        checks = [
             _python(),
             _platform(),
             _packages(),
@@ -70,7 +78,6 @@ def doctor(session: CommandSession, url: str | None, tables: str, as_json: bool)
             _java(),
             *_workspace(session),
         ]
-    )
     if as_json:
         print_json(checks)
     else:
@@ -98,6 +105,40 @@ def _database(url: str, tables: str) -> list[Check]:
         Check("postgres", "ok" if found.status == "ok" else "fail", found.sentence, found.statement)
         for found in doctor(url, tables)
     ]
+
+
+def _executors(session: CommandSession) -> list[Check]:
+    """Check the executors of the cluster: versions, the workspace's folder, clock and memory."""
+    from headwater.engine.dataflow.cluster_check import check_cluster
+    from headwater.spark.spark_session import session as spark_session
+
+    with session.open():
+        root = str(Path(session.path).resolve())
+    try:
+        report = check_cluster(spark_session(None), root)
+    except HeadwaterError as error:
+        return [Check("executors", "fail", f"{error.message}: {error.detail}", error.hint)]
+    wrong = {difference.executor for difference in report.differences}
+    reached = len(report.executors)
+    about = f"{reached} reached through {report.master}, {reached - len(wrong)} of them ready"
+    checks = [Check("executors", "fail" if wrong else "ok", about)]
+    if report.master.startswith("local"):
+        hint = "HEADWATER_SPARK_MASTER=spark://host:7077 names a cluster"
+        checks.append(
+            Check("master", "warn", "Spark runs in local mode: these are threads of this machine", hint)
+        )
+    for difference in report.differences:
+        checks.append(
+            Check("executor", "fail", f"{difference.executor} {difference.sentence}", difference.hint)
+        )
+    if not wrong:
+        first = report.executors[0]
+        same = (
+            f"Python {first.python}, headwater {first.packages['headwater']}, the workspace's folder, clocks"
+        )
+        checks.append(Check("the same", "ok", same))
+    checks.append(Check("keys", "ok", "not needed there: the engine's process reads private columns"))
+    return checks
 
 
 def _python() -> Check:

@@ -16,6 +16,7 @@ In import order, bottom to top:
     executor               `Executor`, the interface that decides where stages run, and the parts of a stage
     keyed_operators        operators whose steps can be divided by key, the same in driver and tasks
     placement              where a step runs: in the driver, or by key range in Spark tasks
+    cluster_check          a job that checks what executors need
     python_worker          the Python daemon of Spark workers, with operators imported
     row_matches            MATCH_RECOGNIZE: its kernels with Spark's expressions
     window_preaggregation  rows of overlapping windows combined before they are expanded
