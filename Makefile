@@ -35,8 +35,8 @@ fix: env-dev ## format, and mend what the linter can
 test-long: env-dev ## property tests with many more examples, and tests that take long
 	HEADWATER_LONG=1 $(PYTEST) -n $(WORKERS) --timeout=3600 tests
 
-bench: env-dev ## measure, and print the table
-	$(BIN)/python -m benchmarks
+bench: env-dev ## measure, and print the table; SUBJECT=ticks measures one subject
+	$(BIN)/python -m benchmarks $(SUBJECT)
 
 screenshots: env-dev ## take the pictures of the console for the documentation
 	$(BIN)/python scripts/screenshots.py

@@ -26,6 +26,7 @@ SUBJECTS = (
     "ticks",
     "backlog",
     "pacing",
+    "cluster",
     "windows",
     "skew",
     "sketches",

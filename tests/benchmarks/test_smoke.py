@@ -21,6 +21,7 @@ LONG = (
     "sketches",
     "ticks",
     "backlog",
+    "cluster",
     "writers",
     "statsd",
     "serving",

@@ -277,7 +277,7 @@ def serve(url: str, folder: str, marks: str) -> None:
             work = replace(work, step=replace(work.step, operator=operator))
         return stage_job(self, work)
 
-    Placement.step = watched  # type: ignore[method-assign]
+    Placement.step = watched  # type: ignore[method-assign, assignment]
     Placement._stage_job = watched_stage  # type: ignore[method-assign]
     with hw.open(folder, settings=SETTINGS) as ws:
         ws.sql(DECLARED)
