@@ -16,12 +16,14 @@ from pyspark.sql import SparkSession
 import headwater as hw
 from headwater.core.settings import LogSettings
 from headwater.core.storage import Storage
+from headwater.engine.dataflow import placement as placement_module
 from headwater.engine.dataflow import stage_tasks
 from headwater.engine.dataflow.executor import BoundStage
 from headwater.engine.dataflow.placement import Placement
 from headwater.engine.dataflow.spark_tasks import TaskOutcome
 from headwater.engine.dataflow.stage_tasks import DividedStage, LogPiece
 from headwater.engine.input.log_input import Inputs
+from headwater.engine.tick.tick_run import TickRun
 from headwater.operators.zset.delta import Delta
 from headwater.state.state_files import EXCHANGE
 from headwater.state.task_exchange import Exchange
@@ -251,3 +253,100 @@ def test_a_job_that_fails_leaves_the_stage_to_the_driver(
     assert tried
     monkeypatch.undo()
     assert shop.verify().ok
+
+
+QUERIES = {
+    "two_aggregates": "SELECT a.customer, a.n, b.s FROM (SELECT customer, count(*) AS n FROM orders WHERE amount > 8.9 GROUP BY customer) AS a "
+    "FULL JOIN (SELECT customer, sum(id) AS s FROM orders GROUP BY customer) AS b ON a.customer = b.customer",
+    "one_side_empty": "SELECT a.customer, a.n, b.s FROM (SELECT customer, count(*) AS n FROM orders WHERE amount > 1000 GROUP BY customer) AS a "
+    "FULL JOIN (SELECT customer, sum(id) AS s FROM orders GROUP BY customer) AS b ON a.customer = b.customer",
+    "union_empty": "SELECT upper(k) AS k, sum(n) AS n FROM (SELECT note AS k, count(*) AS n FROM orders WHERE amount > 1000 GROUP BY note "
+    "UNION ALL SELECT note AS k, sum(id) AS n FROM orders GROUP BY note) GROUP BY upper(k)",
+    "self_join": "SELECT a.id, b.id AS other FROM orders AS a JOIN orders AS b ON a.customer = b.customer AND a.note = b.note "
+    "WHERE a.id < 40 AND b.id < 40",
+    "cubes": "SELECT customer, note, sum(id) AS s, min(amount) AS m FROM orders GROUP BY CUBE (customer, note)",
+    "twice": "SELECT customer, sum(id) AS s FROM (SELECT customer, id FROM orders WHERE note = 'n1' "
+    "UNION ALL SELECT customer, id + 1 FROM orders) GROUP BY customer",
+    "exploded": "SELECT x, sum(id) AS s FROM (SELECT explode(array(customer, id, 1)) AS x, id FROM orders) GROUP BY x",
+    "metadata": "SELECT _partition AS p, count(*) AS n, max(_offset) AS o FROM orders WHERE _offset > 3 GROUP BY _partition",
+    "exists_": "SELECT c.id, c.country FROM customers AS c WHERE EXISTS "
+    "(SELECT 1 FROM orders AS o WHERE o.customer = c.id AND o.amount > 8.5)",
+    "not_in": "SELECT customer, count(*) AS n FROM orders WHERE customer NOT IN "
+    "(SELECT id FROM customers WHERE country = 'de') GROUP BY customer",
+    "distinct_": "SELECT DISTINCT customer, note FROM orders",
+    "except_": "SELECT customer, note FROM orders WHERE amount > 3 EXCEPT SELECT customer, note FROM orders WHERE amount > 8.5",
+}
+
+
+@pytest.mark.slow
+def test_queries_of_many_shapes_equal_their_select(shop: hw.Workspace, stages: list[DividedStage]) -> None:
+    for name, query in QUERIES.items():
+        shop.sql(f"CREATE MATERIALIZED VIEW {name} AS {query}")
+    for seed in range(3):
+        append(shop, seed)
+        assert shop.run().stopped == {}
+    assert len(stages) > 20
+    result = shop.verify()
+    assert result.ok, result.differences
+
+
+@pytest.mark.slow
+def test_a_view_that_catches_up_leaves_the_outputs_of_others(
+    shop: hw.Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.sql(
+        "CREATE MATERIALIZED VIEW a AS WITH t AS (SELECT customer, count(*) AS n, sum(id) AS s FROM orders GROUP BY customer), "
+        "m AS (SELECT upper(cast(n AS STRING)) AS k, sum(s) AS ms FROM t GROUP BY upper(cast(n AS STRING))) "
+        "SELECT t.customer, t.n, m.ms FROM t JOIN m ON upper(cast(t.n AS STRING)) = m.k"
+    )
+    append(shop, 1)
+    shop.run()
+    monkeypatch.setattr(Placement, "wants", lambda *_: False)  # small steps wait to be stacked
+    shop.sql("CREATE MATERIALIZED VIEW z AS SELECT note, count(*) AS n FROM orders GROUP BY note")
+    append(shop, 2)
+    assert shop.run().stopped == {}
+    assert shop.verify().ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["driver", "tasks"])
+def test_records_that_are_excised_while_a_tick_reads_them(
+    shop: hw.Workspace, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    monkeypatch.setenv("HEADWATER_PLACEMENT", placement)
+    shop.sql(TOTALS)
+    append(shop, 1)
+    shop.run()
+    append(shop, 2)
+    run, done = TickRun.run, list[int]()
+
+    def raced(self: TickRun) -> None:
+        if not done:
+            done.append(1)
+            shop.excise("orders", "id % 3 = 1 AND _offset > 80")
+        run(self)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(TickRun, "run", raced)
+        shop.run()
+    shop.run()
+    assert shop.verify().ok
+
+
+def test_executors_on_other_machines_leave_the_log_alone(
+    shop: hw.Workspace, stages: list[DividedStage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To open the log on another machine would fence this machine's writers."""
+    monkeypatch.setattr(placement_module, "DividedStage", elsewhere)
+    shop.sql(TOTALS)
+    for seed in range(2):
+        append(shop, seed)
+        assert shop.run().stopped == {}
+    assert len(stages) == 1, "the next stages do not try"
+    assert shop.verify().ok
+
+
+def elsewhere(stage: bytes, machine: str, *rest: Any) -> DividedStage:
+    """A stage whose engine runs on another machine."""
+    del machine
+    return DividedStage(stage, "another machine", *rest)

@@ -12,8 +12,17 @@ from pyspark.sql import SparkSession
 import headwater as hw
 from headwater.core.errors import UsageError
 from headwater.engine.dataflow.dataflow_stages import DataflowStage
+from headwater.engine.input import log_input
 from headwater.engine.tick import tick_budget
-from headwater.engine.tick.tick_budget import TickBudget, anonymous_bytes, is_too_large, memory_limit
+from headwater.engine.tick.tick_budget import (
+    MemoryWatch,
+    TickBudget,
+    anonymous_bytes,
+    is_too_large,
+    memory_limit,
+)
+from headwater.engine.tick.tick_engine import Engine
+from headwater.operators.zset.delta import concat_rows
 from tests.raising import raises
 
 TOPIC = "CREATE TOPIC clicks (id BIGINT, url STRING) WITH (partitions = 2)"
@@ -109,17 +118,88 @@ def test_a_view_over_a_long_history_is_built_in_large_parts(
         assert ws.verify().ok
 
 
+def test_rows_that_cannot_be_read_at_once_are_read_in_several_ticks(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts = list[int]()
+    cut = Engine._cut
+
+    def overflowing(batches: Any, schema: pa.Schema) -> pa.RecordBatch:
+        if sum(batch.num_rows for batch in batches) > 60:
+            raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+        return concat_rows(batches, schema)
+
+    def watched_cut(self: Engine, workload: Any, before: Any, rows_max: Any) -> Any:
+        cuts.append(rows_max)
+        return cut(self, workload, before, rows_max)
+
+    with hw.open(tmp_path / "shop", spark=spark) as ws:
+        ws.sql(f"{TOPIC}; {VIEW}")
+        ws.run()
+        fill(ws)
+        monkeypatch.setattr(log_input, "concat_rows", overflowing)
+        monkeypatch.setattr(Engine, "_cut", watched_cut)
+        assert ws.run().rows == ROWS
+        assert min(cuts) > 20
+        monkeypatch.undo()
+        assert ws.verify().ok
+
+
+def watched(used: int) -> MemoryWatch:
+    """A watch of a tick that has used so many bytes."""
+    watch = MemoryWatch()
+    watch.peak = watch.base + used
+    return watch
+
+
 def test_what_a_large_tick_has_used_replaces_the_estimate() -> None:
     budget = TickBudget(memory_bytes=1_000_000_000)
-    base = budget._base
-    budget.measured(1_000_000, base + 500_000_000, 1.0)
+    budget.record(100_000, watched(900_000_000), 1.0)  # too few rows to say anything
+    assert budget._row_bytes != 9_000
+    budget.record(1_000_000, watched(500_000_000), 1.0)
     assert budget._row_bytes == 500
-    budget.measured(2_000_000, base + 500_000_000, 1.0)  # memory that was kept from the tick before, at most
-    assert budget._row_bytes == 250
-    budget.measured(250_000, base + 500_000_000, 1.0)  # says nothing: the tick did not raise the peak
-    assert budget._row_bytes == 250
-    budget.measured(1_000_000, base + 900_000_000, 1.0)
+    budget.record(
+        1_000_000, watched(0), 1.0
+    )  # in the memory of the tick before, or not measured on this system
+    assert budget._row_bytes == 500
+    budget.record(1_000_000, watched(100_000_000), 1.0)  # falls slowly
+    assert budget._row_bytes == pytest.approx(350)
+    budget.record(1_000_000, watched(900_000_000), 1.0)
     assert budget._row_bytes == 900
+
+
+def test_a_limit_after_a_lack_of_memory_is_raised_again() -> None:
+    budget = TickBudget(memory_bytes=1_000_000_000)
+    assert budget.halve(1_000) == 500
+    budget.relax()  # the tick that has failed first
+    assert budget._rows_max == 500
+    budget.relax()
+    assert budget._rows_max == 626
+    for _ in range(100):
+        budget.relax()
+    assert budget._rows_max is None
+
+
+def test_a_tick_that_cannot_be_smaller_is_tried_once(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def failing(*_: object, **__: object) -> Any:
+        tries.append(1)
+        raise MemoryError("no memory")
+
+    with hw.open(tmp_path / "shop", spark=spark) as ws:
+        ws.sql(f"{TOPIC}; {VIEW}")
+        ws.run()
+        ws.topic("clicks").append([{"id": i, "url": "/a"} for i in range(500)])  # one commit
+        monkeypatch.setattr(DataflowStage, "evaluate", failing)
+        with pytest.raises(MemoryError):
+            ws.run()
+        assert len(tries) <= 3
+        monkeypatch.undo()
+        assert ws.run().rows == 500
+        assert ws.verify().ok
 
 
 def test_the_setting_is_a_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,3 +111,42 @@ def test_closing_ends_requests_that_wait() -> None:
             await closing
 
     asyncio.run(script())
+
+
+def test_a_thread_that_becomes_free_replaces_one_that_is_stuck() -> None:
+    async def script() -> None:
+        work = pool(threads=1, spare=1)
+        with held() as first, held() as second:
+            for event in (first, second):  # both threads are stuck, and only one of them is replaced
+                with pytest.raises(Problem):
+                    await work.run(event.wait, 0.01)
+            first.set()
+            assert await work.run(lambda: 7, 5.0) == 7
+            second.set()
+        await work.close()
+
+    asyncio.run(script())
+
+
+def test_a_client_that_leaves_is_replaced_like_one_that_is_late() -> None:
+    async def script() -> None:
+        work = pool(threads=1, spare=1)
+        with held() as event:
+            leaving = asyncio.create_task(work.run(event.wait))
+            await asyncio.sleep(0.01)
+            leaving.cancel()
+            assert await work.run(lambda: 7, 5.0) == 7
+        await work.close()
+
+    asyncio.run(script())
+
+
+def test_stop_iteration_is_an_error_like_others() -> None:
+    async def script() -> None:
+        work = pool(spare=0)
+        with pytest.raises(RuntimeError):
+            await work.run(lambda: next(iter(())), 5.0)
+        assert await work.run(lambda: 7, 5.0) == 7
+        await work.close()
+
+    asyncio.run(script())

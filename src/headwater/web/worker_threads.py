@@ -34,6 +34,8 @@ class WorkerPool:
         self._free = threads
         self._spare = threads * spare
         self._waiting: deque[_Job] = deque()
+        self._left: deque[_Job] = deque()
+        """Jobs that occupy a thread though nobody waits for them, until an extra thread is free."""
         self._most = waiting_max
         self._seconds = seconds
         self._retry_after_s = retry_after_s
@@ -66,6 +68,9 @@ class WorkerPool:
             else:
                 self._waiting.append(job)
             return cast(T, await job.answer)
+        except asyncio.CancelledError:
+            self._leave(job)
+            raise
         finally:
             limit.cancel()
             self._count -= 1
@@ -86,13 +91,26 @@ class WorkerPool:
         if job.answer.done():
             return
         job.answer.set_exception(late(bound))
-        if job.has_thread and self._spare > 0:
+        self._leave(job)
+
+    def _leave(self, job: _Job) -> None:
+        """Let an extra thread replace the one of a job that nobody waits for any more, as soon as there is one."""
+        if not job.has_thread:
+            with suppress(ValueError):  # the pool was closed
+                self._waiting.remove(job)
+        elif not job.has_ended:
+            self._left.append(job)
+            self._replace()
+
+    def _replace(self) -> None:
+        while self._spare > 0 and self._left:
+            self._left.popleft().is_replaced = True
             self._spare -= 1
-            job.is_replaced = True
             self._freed()
 
     def _finish(self, job: _Job, result: object, error: BaseException | None) -> None:
         """Pass on what a thread returned, unless the request was answered already, and give the thread to the next."""
+        job.has_ended = True
         if not job.answer.done():
             if error is None:
                 job.answer.set_result(result)
@@ -100,7 +118,10 @@ class WorkerPool:
                 job.answer.set_exception(error)
         if job.is_replaced:
             self._spare += 1
+            self._replace()
         else:
+            if job in self._left:
+                self._left.remove(job)
             self._freed()
 
     def _freed(self) -> None:
@@ -119,6 +140,7 @@ class _Job:
         self._act = act
         self.answer = answer
         self.has_thread = False
+        self.has_ended = False
         self.is_replaced = False
         """Whether the request was answered before its work ended, and an extra thread took the place of this one."""
 
@@ -128,6 +150,9 @@ class _Job:
         error: BaseException | None = None
         try:
             result = self._act()
+        except StopIteration as raised:  # no future can have it as its error
+            error = RuntimeError("the function raised StopIteration")
+            error.__cause__ = raised
         except BaseException as raised:  # noqa: BLE001 - raised again where the result is awaited
             error = raised
         with suppress(RuntimeError):  # the event loop was closed while the function ran

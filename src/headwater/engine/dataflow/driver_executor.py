@@ -6,6 +6,7 @@ Small aggregate steps of the same shape, of several views, are stacked: they are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import cast
 
 from headwater.core.errors import ArithmeticOverflowError, EvaluationError, HeadwaterError
@@ -34,7 +35,7 @@ class DriverExecutor:
     ) -> None:
         """Run steps to completion (`Executor.run`); each runs until its next small step that can be stacked, and waits
         for the others."""
-        try:
+        with self._placement.outputs() if self._placement is not None else nullcontext():
             under_way: Iterable[Step] = steps
             while True:
                 stopped: list[tuple[Step, BoundStage, StackableStep]] = []
@@ -57,9 +58,6 @@ class DriverExecutor:
                     except HeadwaterError as error:
                         failed(step, error)
                 under_way = going_on
-        finally:
-            if self._placement is not None:
-                self._placement.release()
 
     def _advance(self, step: Step) -> tuple[BoundStage, StackableStep] | None:
         """Run the stages of a step up to the next small step that can be stacked, and return that; None once all stages

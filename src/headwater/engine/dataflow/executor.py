@@ -65,8 +65,8 @@ class LogRows(StageRows, Protocol):
     def scan(self) -> LogScan | None:
         """Return the ranges; None if only this process can read them, or if it has read them already."""
 
-    def was_scanned(self, rows: Mapping[int, int]) -> None:
-        """Record that other processes have read the ranges, with the number of records by partition."""
+    def was_scanned(self, scan: LogScan, rows: Mapping[int, int]) -> None:
+        """Record that other processes have read these ranges, with the number of records by partition."""
 
 
 @dataclass(frozen=True, eq=False)

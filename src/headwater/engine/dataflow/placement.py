@@ -11,13 +11,15 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard, cast
 
 import pyarrow as pa
 
 from headwater.core.errors import SparkJobError, UsageError
+from headwater.core.storage import Storage
 from headwater.engine.dataflow import stage_tasks
 from headwater.engine.dataflow.executor import (
     BoundStage,
@@ -70,6 +72,8 @@ class Placement:
         self._is_local = (spark.sparkContext.master or "local").startswith("local")
         self._failed = 0
         self._skipped = 0
+        self._scans_refused = False
+        """Whether executors run on other machines, which must not open the log."""
         self._exchanges: list[Exchange] = []
         """Exchanges that have the outputs of stages."""
 
@@ -125,12 +129,12 @@ class Placement:
 
     def stage(self, stage: BoundStage) -> tuple[StageRows, Sequence[RunParts]] | None:
         """Run a whole stage in tasks, from reading the log to writing runs, and return its output and the runs added to each
-        arrangement. The rows of the output can be loaded until `release`.
+        arrangement. The rows of the output can be loaded until the end of the block of `outputs`.
 
         Returns None if the stage is small, if a part of it can run in this process only, or for the reasons of `step`.
         """
         program = stage.program
-        if (least := self._rows_min(program.operator)) is None:
+        if self._scans_refused or (least := self._rows_min(program.operator)) is None:
             return None
         scans = [_scan_of(rows) for rows in stage.inputs]
         count = sum(map(_rows_at_most, stage.inputs))
@@ -155,16 +159,24 @@ class Placement:
         bounds = ranges(min(tasks, PARTS_MAX))
         known = (False,) * len(portable.given)
         step = DividedStep(stage.state.root, exchange.name, operator, known, bounds, refs, stage.state.origin)
-        work = DividedStage(portable.pickled, _shared_out(pieces, tasks), step, stage.first)
+        work = DividedStage(
+            portable.pickled,
+            Storage(stage.state.root).boot_id(),
+            _shared_out(pieces, tasks),
+            step,
+            stage.first,
+        )
         made = self._collected(lambda: self._stage_job(work))
         if made is None or any(part.refused is not None for part in made):
+            # executors on other machines will refuse the next stages as well
+            self._scans_refused |= any(part.refused == stage_tasks.ELSEWHERE for part in made or ())
             return None
         for source, (rows, scan) in enumerate(zip(stage.inputs, scans, strict=True)):
             if scan is not None:
                 counts = Counter[int]()
                 for part in made:
                     counts.update({p: n for s, p, n in part.read if s == source})
-                cast("LogRows", rows).was_scanned(counts)
+                cast("LogRows", rows).was_scanned(scan, counts)
         runs = [
             RunParts(tuple(ref for part in made if part.runs and (ref := part.runs[i]) is not None))
             for i in range(len(refs))
@@ -172,10 +184,16 @@ class Placement:
         files = tuple((part.output, part.distinct) for part in made if part.output is not None)
         return ExchangeRows(exchange, files, program.named), runs
 
-    def release(self) -> None:
-        """Remove the outputs of stages."""
-        while self._exchanges:
-            self._exchanges.pop().remove()
+    @contextmanager
+    def outputs(self) -> Iterator[None]:
+        """Keep the outputs of the stages that run within the block until its end. Blocks may be nested: a view catches up
+        while live views of its level wait."""
+        kept = len(self._exchanges)
+        try:
+            yield
+        finally:
+            while len(self._exchanges) > kept:
+                self._exchanges.pop().remove()
 
     def _stage_job(self, work: DividedStage) -> DataFrame:
         numbers = self._spark.range(0, len(work.scans), 1, len(work.scans))
@@ -233,7 +251,7 @@ class ExchangeRows:
 
     def load(self) -> Delta:
         if not self.files:
-            return Delta.empty(pa.schema([]))
+            return self.named(Delta.empty(pa.schema([])))
         outputs = [self.exchange.read(file, distinct=distinct) for file, distinct in self.files]
         whole = concat(outputs, outputs[0].rows.schema)
         # A row contains its key, and a key is in one part: if rows are distinct within each part, they are distinct overall.

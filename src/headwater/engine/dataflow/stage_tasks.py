@@ -3,8 +3,8 @@
     range(scans) ── scan: read, evaluate, divide ──▶ shuffle by range of the key's hash ──▶ step: operator, runs
 
 Between the two travel blobs: Arrow streams of at most `BLOB_BYTES_MAX`, one for each range that has rows. A step first sorts
-its blobs by input, partition and offset, so that its rows are in the order of the log, whatever the order of arrival: a task
-is a function of the set of its rows, and may run twice. What a scan has to report (the records it has read, or why it
+its blobs by input, source, partition and offset, whatever the order of arrival: a task is a function of the set of its rows, and
+may run twice. That is the order of the log, except that a union alternates between its inputs piece by piece. What a scan has to report (the records it has read, or why it
 refuses) travels to one of the steps, whose outcome has it.
 """
 
@@ -25,11 +25,11 @@ from headwater.engine.dataflow.linear import renamed
 from headwater.engine.dataflow.portable_stages import PortableInput, PortableStage
 from headwater.engine.dataflow.spark_tasks import DividedStep, TaskOutcome, divided, encoded, step_part
 from headwater.log.embedded.open_logs import open_log
-from headwater.operators.zset.delta import Delta, concat
+from headwater.operators.zset.delta import Delta, concat, concat_rows
 from headwater.plan.relations.metadata_columns import read_records
 from headwater.state.task_exchange import Exchange
 
-BLOBS = "part int, input int, source int, partition int, offset bigint, rows binary"
+BLOBS = "part int, input int, source int, partition int, offset bigint, number int, rows binary"
 """Schema of the rows that are exchanged, as Spark DDL."""
 BLOB_BYTES_MAX = 16 << 20
 _BLOBS = pa.schema(
@@ -39,9 +39,12 @@ _BLOBS = pa.schema(
         ("source", pa.int32()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
+        ("number", pa.int32()),
         ("rows", pa.binary()),
     ]
 )
+ELSEWHERE = "the log is written on another machine"
+"""Why a scan refuses to open the log."""
 _REPORT = -1
 """The number, as an input, of what a scan reports."""
 
@@ -76,6 +79,8 @@ class DividedStage:
     """A stage, divided into scans and, by ranges of the key's hash, into steps."""
 
     stage: bytes
+    machine: str
+    """Identity of the engine's machine since its start: to open the log on another machine would fence the engine's writers."""
     scans: tuple[tuple[LogPiece | FilePiece, ...], ...]
     step: DividedStep
     first: bool
@@ -116,6 +121,9 @@ def _scanned(work: DividedStage, number: int) -> Iterator[pa.RecordBatch]:
     parts, read = work.step.parts, Counter[tuple[int, int]]()
     refused = None
     for piece in work.scans[number]:
+        if isinstance(piece, LogPiece) and storage.boot_id() != work.machine:
+            refused = ELSEWHERE
+            break
         try:
             if isinstance(piece, LogPiece):
                 change = _from_log(work.step.root, piece)
@@ -136,21 +144,27 @@ def _scanned(work: DividedStage, number: int) -> Iterator[pa.RecordBatch]:
             refused = str(error)
             break
     report = ScanReport(tuple((s, p, n) for (s, p), n in read.items()), refused)
-    values = number % parts, _REPORT, 0, 0, number, pickle.dumps(report)
+    values = number % parts, _REPORT, 0, 0, number, 0, pickle.dumps(report)
     yield pa.RecordBatch.from_pylist([dict(zip(_BLOBS.names, values, strict=True))], schema=_BLOBS)
 
 
 def _from_log(root: str, piece: LogPiece) -> Delta:
-    names = list(piece.names) or ["_offset"]
-    batches = list(
-        read_records(open_log(root), piece.topic, piece.partition, (piece.begin, piece.stop), names)
-    )
+    names, log = list(piece.names) or ["_offset"], open_log(root)
+    if log.ends([piece.topic])[piece.topic][piece.partition] < piece.stop:
+        raise StorageError(
+            f"partition {piece.partition} of topic {piece.topic!r} ends before offset {piece.stop} on this machine",
+            hint="the file system of the workspace must show every machine what another one has written",
+            topic=piece.topic,
+            partition=piece.partition,
+            offset=piece.stop,
+        )
+    batches = list(read_records(log, piece.topic, piece.partition, (piece.begin, piece.stop), names))
     if not batches:
         return Delta.empty(pa.schema([]))
-    table = pa.Table.from_batches(batches).combine_chunks()
-    rows = table.to_batches()[0] if table.num_rows else batches[0]
-    count = rows.num_rows
-    return Delta(rows if piece.names else rows.select([]), np.ones(count, dtype=np.int64))
+    rows = concat_rows(
+        batches, batches[0].schema
+    )  # raises an error if a column of texts exceeds two gigabytes
+    return Delta(rows if piece.names else rows.select([]), np.ones(rows.num_rows, dtype=np.int64))
 
 
 def _as_read(source: PortableInput, change: Delta, *, from_log: bool) -> Delta:
@@ -188,9 +202,9 @@ def _blobs(pieces: Sequence[Delta], place: int, source: int, at: tuple[int, int]
             continue
         width = max(1, piece.rows.nbytes // len(piece))
         rows_max = max(1, BLOB_BYTES_MAX // (width + 8))
-        for start in range(0, len(piece), rows_max):
+        for number, start in enumerate(range(0, len(piece), rows_max)):
             some = piece.slice(start, rows_max)
-            values = part, place, source, at[0], at[1] + start, _encoded(some)
+            values = part, place, source, *at, number, _encoded(some)
             yield pa.RecordBatch.from_pylist([dict(zip(_BLOBS.names, values, strict=True))], schema=_BLOBS)
 
 
@@ -217,7 +231,7 @@ def _stepped(work: DividedStage, part: int, blobs: Sequence[dict[str, object]]) 
         return TaskOutcome(part, None, False, (), refused, read)
     ordered = sorted(
         (row for row in blobs if row["input"] != _REPORT),
-        key=lambda row: (row["input"], row["source"], row["partition"], row["offset"]),
+        key=lambda row: (row["input"], row["source"], row["partition"], row["offset"], row["number"]),
     )
     inputs = []
     for place, schema in enumerate(_stage(work.stage).given_schemas):

@@ -38,7 +38,7 @@ class Inputs:
         left out."""
         self._topics: dict[str, TopicDefinition] = {}
         self._pieces: list[Span] = []
-        """Spans of records that were read again, having been processed by earlier ticks."""
+        """Spans of records that were read again, having been processed by earlier ticks, or that other processes may read."""
         self.reads: list[ReadSpan] = []
         """Spans of the records that this tick reads."""
         self._taken = TakenIn(log)
@@ -73,6 +73,9 @@ class Inputs:
         definition = self.definition(topic)
         if definition.private:
             return None
+        span = topic, tuple(start.items()), tuple(end.items())
+        if span not in self._pieces:  # before others read it: an excision in between must be noticed
+            self._pieces.append(span)
         return LogScan(topic, tuple(definition.schema.names), tuple(self._spans(topic, start, end)))
 
     def take_in(self, reads: Sequence[ReadSpan]) -> None:

@@ -52,10 +52,8 @@ class LogRange:
         """See `LogRows`."""
         return None if self._rows is not None else self._inputs.scan(self.topic, self.start, self.end)
 
-    def was_scanned(self, rows: Mapping[int, int]) -> None:
+    def was_scanned(self, scan: LogScan, rows: Mapping[int, int]) -> None:
         """See `LogRows`."""
-        scan = self.scan()
-        assert scan is not None
         incarnation = self._inputs.definition(self.topic).incarnation
         self.was_read([ReadSpan(self.topic, incarnation, *span, rows.get(span[0], 0)) for span in scan.spans])
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headwater.core.errors import UsageError
+from headwater.core.errors import HeadwaterError, UsageError
 from headwater.core.positions import Ends
 from headwater.core.settings import parse_bytes
 from headwater.engine.collections.collections import Collection
@@ -41,6 +41,12 @@ SAMPLE_ROWS = 1_000
 MEASURED_ROWS_MIN = 200_000
 """Number of rows from which on the memory of a tick says what a row takes."""
 WATCH_EVERY_S = 0.02
+TRUST = 4.0
+"""How many times less memory than estimated a row is believed to take, after ticks that used memory of earlier ones again."""
+KEPT = 0.7
+"""Share of the largest memory per row so far below which the next figure does not fall at once."""
+RELAXED_BY = 4
+"""A limit after a lack of memory rises by this part with each tick that succeeds."""
 ROW_BYTES = 64
 """Memory for the weight, the hashes and the indices of a row."""
 COPIES, COPIES_PER_VIEW = 6, 2
@@ -73,14 +79,14 @@ class TickBudget:
         """`seconds_max` limits the duration of ticks, as far as it is known from earlier ones."""
         self._memory = memory_limit() if memory_bytes is None else memory_bytes
         self._seconds_max = seconds_max
-        self._base = anonymous_bytes()
-        self._peak = self._base
         self._row_bytes: float | None = None
         """Memory per row as measured; None before the first large tick."""
         self._row_seconds = 0.0
         self._largest = TICK_ROWS
         self._rows_max: int | None = None
         """Limit that follows from a tick that has run out of memory."""
+        self._has_failed = False
+        """Whether the tick under way has run out of memory."""
 
     def bound(self, log: Log, units: Sequence[Collection], before: Manifest | None) -> TickBound:
         """Return how many rows the next tick may take in."""
@@ -90,27 +96,38 @@ class TickBudget:
         if backlog.rows <= least:
             return TickBound(least, is_large)
         width, widest = sampled_width(log, backlog)
-        row_bytes = self._row_bytes
-        if row_bytes is None:
-            readers = max((sum(t in unit.topics for unit in units) for t in backlog.topics), default=1)
-            row_bytes = width * (COPIES + COPIES_PER_VIEW * readers) + ROW_BYTES
+        readers = max((sum(t in unit.topics for unit in units) for t in backlog.topics), default=1)
+        estimate = width * (COPIES + COPIES_PER_VIEW * readers) + ROW_BYTES
+        row_bytes = estimate if self._row_bytes is None else max(self._row_bytes, estimate / TRUST)
         rows = min(self._memory / row_bytes, COLUMN_BYTES_MAX / max(widest, 1.0), GROWTH_MAX * self._largest)
         if self._seconds_max is not None and self._row_seconds:
             rows = min(rows, self._seconds_max / self._row_seconds)
-        if self._row_bytes is None:
-            rows = max(rows, least)  # an estimate alone makes no tick smaller
+        rows = max(rows, least)  # only a tick that has run out of memory makes others smaller than usual
         if self._rows_max is not None:
             rows = min(rows, self._rows_max)
         return TickBound(max(1, int(rows)), is_large)
 
-    def halved(self, rows: int) -> int:
-        """Return with how many rows to run a tick again that has run out of memory with `rows` rows."""
-        self._rows_max = max(1, rows // 2)
+    def halve(self, rows: int) -> int:
+        """Limit ticks to half of the rows of a tick that has run out of memory, and return the limit."""
+        self._rows_max, self._has_failed = max(1, rows // 2), True
         return self._rows_max
+
+    def forget_limit(self) -> None:
+        """Remove the limit of `halve`: fewer rows would not help."""
+        self._rows_max = None
+
+    def relax(self) -> None:
+        """Raise the limit of `halve` after a tick that has succeeded at once."""
+        if self._has_failed:
+            self._has_failed = False
+        elif self._rows_max is not None:
+            self._rows_max += self._rows_max // RELAXED_BY + 1
+            if self._rows_max > GROWTH_MAX * self._largest:
+                self._rows_max = None
 
     @contextmanager
     def watching(self, bound: TickBound) -> Iterator[MemoryWatch | None]:
-        """Watch the memory of the process while a tick runs, if the tick is large; `measured` then takes the peak."""
+        """Watch the memory of the process while a tick runs, if the tick is large; the caller passes the watch to `record`."""
         if not bound.is_large:
             yield None
             return
@@ -121,17 +138,19 @@ class TickBudget:
         finally:
             watch.stop()
 
-    def measured(self, rows: int, peak: int, seconds: float) -> None:
-        """Take the rows of a tick, the peak of the process's memory during it, and its duration."""
+    def record(self, rows: int, watch: MemoryWatch, seconds: float) -> None:
+        """Record the rows of a tick that succeeded at once, the memory that it used, and its duration."""
+        if self._has_failed:
+            return
         self._largest = max(self._largest, rows)
         if rows < MEASURED_ROWS_MIN:
             return
         self._row_seconds = seconds / rows
-        used = (peak - self._base) / rows
-        # memory of earlier ticks may still be held: a tick that did not raise the peak took at most this
-        if peak > self._peak or self._row_bytes is None or used < self._row_bytes:
-            self._row_bytes = max(used, float(ROW_BYTES))
-        self._peak = max(self._peak, peak)
+        if watch.peak <= watch.base:  # not measured on this system, or memory of earlier ticks was used again
+            return
+        used = max((watch.peak - watch.base) / rows, float(ROW_BYTES))
+        before = used if self._row_bytes is None else self._row_bytes
+        self._row_bytes = max(used, before * KEPT)
 
 
 class MemoryWatch(threading.Thread):
@@ -140,6 +159,8 @@ class MemoryWatch(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="headwater-memory", daemon=True)
         self._ended = threading.Event()
+        self.base = anonymous_bytes()
+        """The number of bytes at the beginning, without mapped files."""
         self.peak = 0
         """The largest number of bytes seen so far, without mapped files."""
 
@@ -171,7 +192,7 @@ def unread_rows(log: Log, units: Sequence[Collection], before: Manifest | None) 
     for group in groups:
         rows = 0
         for topic, starts in group.items():
-            begins = dict(starts)
+            begins = {partition: start for partition, start in starts.items() if partition in ends[topic]}
             if any(partition not in begins for partition in ends[topic]):
                 bounds = log.partitions(topic)
                 begins = {p: begins.get(p, bounds[p].first) for p in ends[topic]}
@@ -188,15 +209,17 @@ def sampled_width(log: Log, backlog: UnreadRows) -> tuple[float, float]:
     any topic, from its first records that have not been read."""
     width, widest = 0.0, 0.0
     for topic, begins in backlog.topics.items():
-        for partition, begin in begins.items():
-            stop = min(begin + SAMPLE_ROWS, log.ends([topic])[topic][partition])
-            table = (
-                pa.Table.from_batches(batches)
-                if (batches := list(log.read(topic, partition, begin, stop)))
-                else None
-            )
-            if table is None or not table.num_rows:
-                continue
+        try:
+            ends = log.ends([topic])[topic]
+            batches = [
+                batch
+                for partition, begin in begins.items()
+                if partition in ends
+                for batch in log.read(topic, partition, begin, min(begin + SAMPLE_ROWS, ends[partition]))
+            ]
+        except HeadwaterError:  # the view that reads these records reports the error
+            continue
+        for table in (pa.table(batch) for batch in batches if batch.num_rows):
             width = max(width, table.nbytes / table.num_rows)
             texts = (column.nbytes for column in table.columns if _has_offsets(column.type))
             widest = max(widest, max(texts, default=0) / table.num_rows)

@@ -145,7 +145,8 @@ class Engine:
             run = self._run(workload, before, bound.rows_max, watch, deleted)
         if memory is not None:
             seconds = (self._clock.steady_ms() - started) / 1000
-            self._budget.measured(run.state.inputs.rows, memory.peak, seconds)
+            self._budget.record(run.state.inputs.rows, memory, seconds)
+        self._budget.relax()
         if not (run.commit.is_worth_it() or self._is_restored or followed):
             self._store.abandon(run.state.writer)
             return None
@@ -224,7 +225,9 @@ class Engine:
         watch: Phases,
         deleted: Mapping[str, DeletionEntry],
     ) -> TickRun:
-        """Run a tick up to its commit; views whose state turns out to be damaged are rebuilt in it."""
+        """Run a tick up to its commit; views whose state turns out to be damaged are rebuilt in it, and a tick that runs out
+        of memory is run again with fewer rows."""
+        too_large: tuple[Ends, int] | None = None
         while True:
             positions, sequence = self._cut(workload, before, rows_max)
             if marks_of(self._log.topics()) != workload.marks:
@@ -234,6 +237,11 @@ class Engine:
                 continue
             is_waited_for = self._merging is not None and bool(_served(before))
             part_rows = backfill_parts.part_rows(rows_max, is_waited_for=is_waited_for)
+            # a part of a backlog becomes smaller with the bound, and so does a cut unless it is a single commit
+            size = positions, part_rows if len(_served(before)) < len(workload.units) else 0
+            if too_large == size and rows_max > 1:
+                rows_max = self._budget.halve(rows_max)
+                continue
             target = TickTarget(self.next_tick(), self._ownership.epoch, positions, sequence, part_rows)
             environment = TickEnvironment(
                 self._log, self._store, self._bases, watch, self._executor, self._merging
@@ -253,9 +261,13 @@ class Engine:
                 self._damaged |= found
             except Exception as error:
                 self._store.abandon(run.state.writer)
-                if not is_too_large(error) or rows_max == 1:
+                if not is_too_large(error):
                     raise
-                rows_max = self._budget.halved(min(rows_max, run.state.inputs.rows))
+                if rows_max == 1 or too_large == size:
+                    self._budget.forget_limit()
+                    raise
+                too_large = size
+                rows_max = self._budget.halve(min(rows_max, run.state.inputs.rows or rows_max))
                 _log.warning("a tick is run again with at most %d rows: %s", rows_max, error)
             except BaseException:
                 self._store.abandon(run.state.writer)
