@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,8 +74,7 @@ class TickBudget:
         """`seconds_max` limits the duration of ticks, as far as it is known from earlier ones."""
         self._memory = memory_limit() if memory_bytes is None else memory_bytes
         self._seconds_max = seconds_max
-        self._base = anonymous_bytes()
-        self._peak = self._base
+        self._peak = 0
         self._row_bytes: float | None = None
         """Memory per row as measured; None before the first large tick."""
         self._row_seconds = 0.0
@@ -82,11 +82,18 @@ class TickBudget:
         self._rows_max: int | None = None
         """Limit that follows from a tick that has run out of memory."""
 
+    @cached_property
+    def _base(self) -> int:
+        """Memory of the process before the first large tick; an engine without large ticks does not read it."""
+        return anonymous_bytes()
+
     def bound(self, log: Log, units: Sequence[Collection], before: Manifest | None) -> TickBound:
         """Return how many rows the next tick may take in."""
         least = TICK_ROWS if self._rows_max is None else min(TICK_ROWS, self._rows_max)
         backlog = unread_rows(log, units, before)
         is_large = backlog.rows >= MEASURED_ROWS_MIN
+        if is_large:
+            self._peak = max(self._peak, self._base)
         if backlog.rows <= least:
             return TickBound(least, is_large)
         width, widest = sampled_width(log, backlog)
@@ -212,13 +219,19 @@ def memory_limit() -> int:
             raise UsageError(
                 f"{MEMORY} is {text!r}, which is not a size", hint=error.hint, setting=MEMORY
             ) from None
+    return int(_machine_memory() * MEMORY_SHARE)
+
+
+@cache
+def _machine_memory() -> int:
+    """Return the memory of the machine or the container, in bytes. Read once, because every run creates a budget."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             machine = min(machine, int(Path(file).read_text(encoding="ascii")))
         except (OSError, ValueError):  # no such control group, or no limit
             continue
-    return int(machine * MEMORY_SHARE)
+    return machine
 
 
 def anonymous_bytes() -> int:
