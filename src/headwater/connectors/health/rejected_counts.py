@@ -103,7 +103,7 @@ def _noted(log: Log, made: SourceDefinition) -> Mapping[str, Any]:
 
 
 def _of_views(log: Log, views: Views, waiting: Waiting) -> Iterator[RejectedRows]:
-    for name, account in left_out(log, views.store.latest_whole()).items():
+    for name, account in left_out(log, views.newest()).items():
         letters = waiting().get(("view", name))
         yield RejectedRows("view", name, "diverted", account["failed"], letters, _letters_of(name))
         yield RejectedRows("view", name, "late", account["diverted"], where=f"headwater late {name}")
