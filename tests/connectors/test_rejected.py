@@ -53,6 +53,21 @@ def test_where_nothing_was_left_out_nothing_is_counted(ws: hw.Workspace) -> None
     assert ws.run().rejected == ()
 
 
+def test_ticks_of_another_process_are_counted_after_a_run_here(
+    ws: hw.Workspace, tmp_path: Path, spark: SparkSession
+) -> None:
+    ws.sql(
+        "CREATE TOPIC t (x BIGINT); CREATE MATERIALIZED VIEW v WITH (on_error = 'divert') AS SELECT 10 DIV x AS y FROM t"
+    )
+    ws.append({"t": pa.table({"x": [1]})})
+    assert ws.run().rejected == ()
+    with hw.open(tmp_path / "ws", durability="os", spark=spark) as other:
+        other.append({"t": pa.table({"x": [0]})})
+        (told,) = other.run().rejected
+    assert counts(ws)["view", "v", "diverted"][0] == told.rows == 1
+    assert ws.run().rejected == ()
+
+
 def test_a_run_tells_what_was_left_out_in_it_and_not_before(ws: hw.Workspace, tmp_path: Path) -> None:
     files(ws, tmp_path / "in")
     (tmp_path / "in" / "a.json").write_text('{"id": 1}\nbad\nbad\n')

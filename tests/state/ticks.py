@@ -55,7 +55,7 @@ class Engine:
         facts: dict[str, Any] = {
             "tick": tick,
             "epoch": self.epoch,
-            "committed_at": self.store.commit_time(),
+            "committed_at": self.store.commit_time(before),
             "sequence": 10 * tick,
             "positions": {"clicks": {0: tick, 1: 2 * tick}, "orders": {0: 5}},
             "arrangements": {CONTENTS: refs},

@@ -16,8 +16,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from headwater.core.errors import (
@@ -352,16 +352,28 @@ class SequentialWriter(io.RawIOBase):
         return self._at
 
 
-@contextlib.contextmanager
-def translated(name: str) -> Iterator[None]:
+def translated(name: str) -> _Translation:
     """Translate errors of the operating system to Headwater's. FileExistsError and BlockingIOError pass, because callers handle
     them."""
-    try:
-        yield
-    except (FileExistsError, BlockingIOError):
-        raise
-    except OSError as error:
-        raise _storage_error(error, name) from error
+    return _Translation(name)
+
+
+class _Translation:
+    """The context manager of `translated`. A class, because a generator costs more than some of the calls in it."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError) and not isinstance(error, FileExistsError | BlockingIOError):
+            raise _storage_error(error, self._name) from error
 
 
 def _storage_error(error: OSError, name: str) -> StorageError:

@@ -205,9 +205,10 @@ def _clear(storage: Storage, epoch: int) -> None:
     A manifest is committed by linking its temporary file, so a manifest that was checked before this claim can no
     longer be linked after it.
     """
-    for file in storage.files(state_files.MANIFESTS):
+    for file in storage.list(state_files.MANIFESTS):
         origin = state_files.temporary_origin(file)
-        if origin is not None and origin.epoch < epoch:
+        # a folder of such a name is foreign
+        if origin is not None and origin.epoch < epoch and file in storage.files(state_files.MANIFESTS):
             storage.remove(f"{state_files.MANIFESTS}/{file}")
     for file in storage.files(state_files.FOLDER):
         older = state_files.lock_epoch(file)

@@ -112,11 +112,10 @@ class StateStore:
         """
         return Exchange(self._storage, state_files.exchange_name(writer.origin, number))
 
-    def commit_time(self) -> Microseconds:
-        """Return the commit time for the next tick: now, but never before that of the last tick."""
-        latest = self.latest_whole()
+    def commit_time(self, last: Manifest | None) -> Microseconds:
+        """Return the commit time for the tick after `last`: now, but never before that of the last tick."""
         now = self._clock.now_us()
-        return max(now, latest.committed_at) if latest else now
+        return max(now, last.committed_at) if last else now
 
     def commit(self, manifest: Manifest) -> None:
         """Commit a tick, atomically and durably, including the named runs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Protocol
@@ -12,10 +13,12 @@ from typing import Protocol
 from headwater.core.clock import Clock
 from headwater.core.errors import (
     ClosedError,
+    CorruptionError,
     EngineRunningError,
     FencedError,
     HeadwaterError,
     LogTimeoutError,
+    TickNotKeptError,
 )
 from headwater.core.faults import Component
 from headwater.core.parallel import WaitedThread
@@ -31,7 +34,7 @@ from headwater.engine.tick.tick_engine import Engine, EngineOptions, TickReport
 from headwater.engine.tick.tracing import Tracing, tracing
 from headwater.log.protocol import Log
 from headwater.state.manifest import Manifest
-from headwater.state.ownership import STALE_AFTER_MS, Ownership, alive, claim
+from headwater.state.ownership import STALE_AFTER_MS, Ownership, alive, claim, current_epoch
 from headwater.state.store import StateStore
 from headwater.verify.shadow_comparison import ShadowComparison, Tries, compare_shadow_builds
 from headwater.views.idle_partitions import IdlePartitions
@@ -80,6 +83,14 @@ class RunReport:
         )
 
 
+@dataclass
+class LastRun:
+    """The last run of this process."""
+
+    ended: tuple[int, int] | None = None
+    """The epoch of its engine, which has ended, and its last tick. Replaced as a whole, because threads may run in turn."""
+
+
 @dataclass(frozen=True)
 class EngineHost:
     """The parts of a workspace that an engine needs."""
@@ -92,6 +103,16 @@ class EngineHost:
     listener: Callable[[], Listener] = Listener
     stale_after_ms: float = STALE_AFTER_MS
     keep_ticks: int | None = None
+    last_run: LastRun = field(default_factory=LastRun)
+
+    def newest(self) -> Manifest | None:
+        """Return the newest tick whose manifest is not damaged. Manifests are listed only if another engine has started since
+        the last run here, because only that engine could have committed a tick."""
+        ended = self.last_run.ended
+        if ended is not None and current_epoch(self.storage) == ended[0]:
+            with suppress(TickNotKeptError, CorruptionError):
+                return self.store.manifest(ended[1])
+        return self.store.latest_whole()
 
     def claim(self) -> Ownership:
         """Acquire ownership of the engine of the workspace; EngineRunningError if another engine is alive."""
@@ -151,6 +172,7 @@ def run(room: EngineHost, tick_rows: int | None = None) -> RunReport:
         except Exception as error:
             room.ended_by(error)
             raise
+    room.last_run.ended = None if engine.manifest is None else (ownership.epoch, engine.manifest.tick)
     return done.report(engine.manifest, (room.clock.steady_ms() - started) / 1000)
 
 

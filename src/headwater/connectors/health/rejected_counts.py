@@ -5,7 +5,8 @@ Counting connects to no target and starts no Spark: `status`, the console, the m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headwater.catalog.connectors import SINK, SOURCE, SourceDefinition
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 Open = Mapping[tuple[str, str], int]
 """Number of open dead letters by kind and owner."""
+Waiting = Callable[[], Open]
+"""Returns the open dead letters, which are counted at the first call."""
 
 
 class CountedConnectors(Protocol):
@@ -41,7 +44,7 @@ class CountedConnectors(Protocol):
 
 def rejected_rows(log: Log, views: Views, supervisor: CountedConnectors) -> list[RejectedRows]:
     """Count the rows that were left out, by owner and outcome, without counts of zero."""
-    waiting: Open = supervisor.open_letters()
+    waiting = cache(supervisor.open_letters)  # of no use to a workspace that has left out no row
     found = [
         *_of_files(log, waiting),
         *_of_listeners(log, supervisor),
@@ -58,7 +61,7 @@ def captured_rows(log: Log) -> int:
     return sum(_ever(log, topic.name) for topic in topics)
 
 
-def _of_files(log: Log, waiting: Open) -> Iterator[RejectedRows]:
+def _of_files(log: Log, waiting: Waiting) -> Iterator[RejectedRows]:
     """Yield the counts of lines on the topics `<source>_errors`, including those of sources no longer declared."""
     for topic in log.topics().values():
         if topic.captured_by is not None and is_errors_topic(topic):
@@ -68,7 +71,7 @@ def _of_files(log: Log, waiting: Open) -> Iterator[RejectedRows]:
                 source,
                 "diverted",
                 _ever(log, topic.name),
-                waiting.get(("source", source)),
+                waiting().get(("source", source)),
                 _letters_of(source),
             )
 
@@ -99,27 +102,29 @@ def _noted(log: Log, made: SourceDefinition) -> Mapping[str, Any]:
     return {} if known is None or known.note is None else known.note
 
 
-def _of_views(log: Log, views: Views, waiting: Open) -> Iterator[RejectedRows]:
-    for name, account in left_out(log, views.store.latest_whole()).items():
-        letters = waiting.get(("view", name))
+def _of_views(log: Log, views: Views, waiting: Waiting) -> Iterator[RejectedRows]:
+    for name, account in left_out(log, views.newest()).items():
+        letters = waiting().get(("view", name))
         yield RejectedRows("view", name, "diverted", account["failed"], letters, _letters_of(name))
         yield RejectedRows("view", name, "late", account["diverted"], where=f"headwater late {name}")
         yield RejectedRows("view", name, "dropped", account["dropped"], where="headwater late")
 
 
-def _of_sinks(log: Log, waiting: Open) -> Iterator[RejectedRows]:
+def _of_sinks(log: Log, waiting: Waiting) -> Iterator[RejectedRows]:
     for name in log.entries(SINK):
         if letters_topic(name) in log.topics():
             rows = _ever(log, letters_topic(name))
-            yield RejectedRows("sink", name, "diverted", rows, waiting.get(("sink", name)), _letters_of(name))
+            yield RejectedRows(
+                "sink", name, "diverted", rows, waiting().get(("sink", name)), _letters_of(name)
+            )
 
 
-def _of_queues(log: Log, waiting: Open) -> Iterator[RejectedRows]:
+def _of_queues(log: Log, waiting: Waiting) -> Iterator[RejectedRows]:
     for entry in log.entries(QUEUE).values():
         queue = QueueDefinition.from_entry(entry)
         if queue.dead_topic in log.topics():
             name, rows = entry.name, _ever(log, queue.dead_topic)
-            letters, where = waiting.get(("queue", name)), _letters_of(name)
+            letters, where = waiting().get(("queue", name)), _letters_of(name)
             yield RejectedRows("queue", name, "diverted", rows, letters, where, unit="messages")
 
 

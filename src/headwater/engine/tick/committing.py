@@ -50,7 +50,7 @@ class TickCommit:
         manifest = Manifest(
             tick=target.tick,
             epoch=target.epoch,
-            committed_at=store.commit_time(),
+            committed_at=store.commit_time(before),
             sequence=target.sequence,
             positions={t: own[t] for t in sorted(own)} or dict(before.positions if before else {}),
             arrangements=self.arrangements(),

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -235,13 +236,19 @@ def memory_limit() -> int:
             raise UsageError(
                 f"{MEMORY} is {text!r}, which is not a size", hint=error.hint, setting=MEMORY
             ) from None
+    return int(_machine_memory() * MEMORY_SHARE)
+
+
+@cache
+def _machine_memory() -> int:
+    """Return the memory of the machine or the container, in bytes. Read once, because every run creates a budget."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             machine = min(machine, int(Path(file).read_text(encoding="ascii")))
         except (OSError, ValueError):  # no such control group, or no limit
             continue
-    return int(machine * MEMORY_SHARE)
+    return machine
 
 
 def anonymous_bytes() -> int:

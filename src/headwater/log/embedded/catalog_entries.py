@@ -17,13 +17,20 @@ class LogEntries:
 
     def __init__(self, folder: LogFolder) -> None:
         self._folder = folder
+        self._read: dict[str, tuple[object, Mapping[str, Entry]]] = {}
+        """Entries by kind, with the version of the catalog: every tick reads many kinds, and they rarely change."""
 
     def entries(self, kind: str) -> Mapping[str, Entry]:
         """See `Log.entries`."""
-        with self._folder.journal.mutex:
-            self._folder.journal.refresh()
-            found = [e for e in self._folder.journal.visible_entries.values() if e.kind == kind]
-        return Named({e.name: e for e in sorted(found, key=lambda e: e.name)})
+        journal = self._folder.journal
+        with journal.mutex:
+            journal.refresh()
+            known = self._read.get(kind)
+            if known is None or known[0] is not journal.entries_version:
+                found = [e for e in journal.visible_entries.values() if e.kind == kind]
+                entries = Named({e.name: e for e in sorted(found, key=lambda e: e.name)})
+                known = self._read[kind] = journal.entries_version, entries
+        return known[1]
 
     def put_entry(self, kind: str, name: str, document: Mapping[str, Any], *, expect: int | None) -> Entry:
         """See `Log.put_entry`."""

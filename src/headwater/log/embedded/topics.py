@@ -20,13 +20,19 @@ class LogTopics:
 
     def __init__(self, folder: LogFolder) -> None:
         self._folder = folder
+        self._read: tuple[object, Mapping[str, TopicDefinition]] = None, {}
+        """The topics, with their version: every tick reads them several times, and they rarely change."""
 
     def topics(self) -> Mapping[str, TopicDefinition]:
         """See `Log.topics`."""
-        self._folder.journal.refresh()
-        return Named(
-            {name: topic.definition for name, topic in sorted(self._folder.journal.state.topics.items())}
-        )
+        journal = self._folder.journal
+        with journal.mutex:
+            journal.refresh()
+            if self._read[0] is not journal.topics_version:
+                topics = sorted(journal.state.topics.items())
+                found = Named({name: topic.definition for name, topic in topics})
+                self._read = journal.topics_version, found
+            return self._read[1]
 
     def topic(self, name: str) -> TopicDefinition:
         """See `Log.topic`."""

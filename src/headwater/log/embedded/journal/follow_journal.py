@@ -20,7 +20,7 @@ from headwater.log.embedded.journal import recovery
 from headwater.log.embedded.journal.head import PublishedHead
 from headwater.log.embedded.journal.journal_file import FOLDER, Head, Record, journal_name
 from headwater.log.embedded.journal.journal_state import JournalState
-from headwater.log.embedded.journal.record_kinds import apply_record, fold_entry, fold_producer
+from headwater.log.embedded.journal.record_kinds import TOPIC_KINDS, apply_record, fold_entry, fold_producer
 from headwater.log.protocol import Entry, ProducerInfo
 from headwater.log.topic_names import EntryKey
 
@@ -46,6 +46,10 @@ class JournalFollower:
         self.state = JournalState()
         self.visible_ends: dict[tuple[int, int], int] = {}
         self.visible_entries: dict[EntryKey, Entry] = {}
+        self.entries_version = object()
+        """Another object after every change of `visible_entries`."""
+        self.topics_version = object()
+        """Another object after every change of the definition of a topic in `state`."""
         self.visible_producers: dict[str, ProducerInfo] = {}
         self.visible_seq = 0
         """Number of the last visible commit."""
@@ -212,6 +216,8 @@ class JournalFollower:
     def apply(self, record: Record, end: int) -> None:
         """Apply one record of the journal, which ends at byte `end`."""
         apply_record(self.state, record)
+        if record["k"] in TOPIC_KINDS:
+            self.topics_version = object()
         self.applied = end
         self.records += 1
         self.pending.append(PendingCommit(end, record))
@@ -222,7 +228,8 @@ class JournalFollower:
         while self.pending and self.pending[0].end <= self.head.visible:
             record = self.pending.popleft().record
             self.visible_seq = record["seq"]
-            fold_entry(self.visible_entries, record)
+            if fold_entry(self.visible_entries, record):
+                self.entries_version = object()
             fold_producer(self.visible_producers, record)
             for part in record.get("parts", ()):
                 if isinstance(part, dict):
@@ -231,6 +238,7 @@ class JournalFollower:
     def _show_all(self) -> None:
         self.visible_seq = self.state.seq
         self.visible_entries = dict(self.state.entries)
+        self.entries_version, self.topics_version = object(), object()
         producers = self.state.producers.items()
         self.visible_producers = {name: ProducerInfo(p.last, p.epoch, p.note) for name, p in producers}
         self.visible_ends = {

@@ -276,13 +276,16 @@ def _group(state: JournalState, record: Record) -> None:
     state.groups[(info.topic, info.name)] = info
 
 
-def fold_entry(entries: dict[EntryKey, Entry], record: Record) -> None:
-    """Apply a record to the entries of the catalog, if it concerns one."""
+def fold_entry(entries: dict[EntryKey, Entry], record: Record) -> bool:
+    """Apply a record to the entries of the catalog; return whether it concerns one."""
     if record["k"] == "entry":
         kind, name = record["kind"], record["name"]
         entries[entry_key(kind, name)] = Entry(kind, name, record["document"], record["seq"], record["at"])
     elif record["k"] == "unentry":
         entries.pop(entry_key(record["kind"], record["name"]), None)
+    else:
+        return False
+    return True
 
 
 def fold_producer(producers: dict[str, ProducerInfo], record: Record) -> None:
@@ -313,3 +316,5 @@ KINDS: Mapping[str, Callable[[JournalState, Record], None]] = {
     "unentry": _entry,
 }
 """Change of the state by each kind of record, by the name of the kind in the journal."""
+TOPIC_KINDS = frozenset({"drop", "topic"})
+"""Kinds of records that change the definitions of topics."""
