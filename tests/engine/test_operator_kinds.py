@@ -61,7 +61,7 @@ def test_its_rows_come_from_all_rows_of_its_inputs() -> None:
     assert list(BARE.input_slices(NODE, {0: pa.array([1])})) == [{}]
     below = Site(CLICKS, whole=output(1, 2, 3), part=output(2, 9))
     site = Site(NODE, whole=output(7), part=output())
-    request = TraceRequest(site, Demand(site.lacking, site.excess), {id(CLICKS): below}, evaluator=None)  # type: ignore[arg-type]
+    request = TraceRequest(site, Demand(site.missing, site.excess), {id(CLICKS): below}, evaluator=None)  # type: ignore[arg-type]
     ((asked, demand),) = BARE.trace(NODE, request)
     assert asked is below
     still = demand.open_at(below)

@@ -172,11 +172,11 @@ class ViewDeclarations:
 
     def rebuild(self, name: str, *, verify: bool = True) -> list[str]:
         """Rebuild a view, and those that read it, as shadow builds in the next run; return their names."""
-        return renew(self._log, self._names.spelled(name), shadow=True, verify=verify)
+        return renew(self._log, self._names.canonical_name(name), shadow=True, verify=verify)
 
     def old(self, name: str, *, drop: bool = False) -> int | None:
         """Return the last tick of the version from before a rebuild, as long as it is kept; with `drop`, stop keeping it."""
-        return (drop_old if drop else old)(self._log, self._store, self._names.spelled(name))
+        return (drop_old if drop else old)(self._log, self._store, self._names.canonical_name(name))
 
     def replay_late(self, name: str) -> int:
         """Replay the late rows of a view, and return their number. The next run builds the view from the log as a shadow

@@ -16,7 +16,7 @@ from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.clock import Clock, Microseconds, parse_span_us
 from headwater.core.errors import CorruptionError, HeadwaterError
 from headwater.engine.collections.collections import Collection, ViewCollection, view_of
-from headwater.engine.collections.shadow_builds import BESIDE
+from headwater.engine.collections.shadow_builds import SHADOW
 from headwater.engine.collections.workload import definitions
 from headwater.engine.dataflow.operator_interface import ArrangementSpec
 from headwater.log.protocol import CursorMove, FailedWork, HeldRecords, Log
@@ -215,7 +215,7 @@ def waiting(log: Log, manifest: Manifest | None, clock: Clock) -> tuple[HeldReco
         everything = _needs_base(log, state)
         for topic in due:
             if everything or topic in _begins(state):
-                name = table_topic(view_of(state.name.removesuffix(BESIDE)))
+                name = table_topic(view_of(state.name.removesuffix(SHADOW)))
                 found.setdefault((topic, name), _waiting(topic, name, state))
     for name, view in views.items():
         then = states.get(name)
@@ -249,7 +249,7 @@ def _behind(log: Log, manifest: Manifest) -> list[ViewState]:
         state
         for state in manifest.views.values()
         if state.status != "live"
-        and (state.record.table or view_of(state.name.removesuffix(BESIDE)) in views)
+        and (state.record.table or view_of(state.name.removesuffix(SHADOW)) in views)
     ]
 
 

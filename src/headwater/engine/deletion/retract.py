@@ -27,7 +27,7 @@ from headwater.core.storage import Storage
 from headwater.engine.collections.arrangements import arrangement_id
 from headwater.engine.collections.collections import Collection, TableCollection, ViewCollection, view_of
 from headwater.engine.collections.retention_holds import kept_private, removed
-from headwater.engine.collections.shadow_builds import BESIDE
+from headwater.engine.collections.shadow_builds import SHADOW
 from headwater.engine.collections.version_table import VersionCollection
 from headwater.engine.dataflow.operators.registry import kind_of
 from headwater.engine.dataflow.output_keys import operator_shown
@@ -140,7 +140,7 @@ class Retraction:
             # values are found by their records, and it may contain values of records that no longer exist
             looks = forgets or isinstance(unit, VersionCollection)
             return not looks or not removed(self._log, state.record.begins)
-        if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.definition.replayed:
+        if unit.replaces is not None or unit.name.endswith(SHADOW) or unit.definition.replayed:
             return False
         changed = below | {e.of for e in mine if e.excises}
         changed |= set(unit.keeps) if forgets else set()

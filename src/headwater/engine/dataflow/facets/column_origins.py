@@ -47,8 +47,8 @@ def all_of(origins: Iterable[ColumnOrigin]) -> Subjects:
 def of_group(subjects: Subjects, key: Iterable[ColumnOrigin]) -> ColumnOrigin:
     """Return the origin of a column computed from any rows that agree on a key: it has an identified subject if the key
     tells it."""
-    told = frozenset(subject for origin in key for subject in origin.tells)
-    return ColumnOrigin(subjects if subjects <= told else frozenset({Subject()}))
+    identified = frozenset(subject for origin in key for subject in origin.tells)
+    return ColumnOrigin(subjects if subjects <= identified else frozenset({Subject()}))
 
 
 def either(branches: Sequence[Origins]) -> Origins:
