@@ -49,7 +49,7 @@ def test_no_key_is_known_of_it_and_any_column_may_be_private() -> None:
     subject = frozenset({Subject("users", "id")})
     assert BARE.column_origins(NODE, [(PLAIN, PLAIN)]) == (PLAIN, PLAIN)
     private = BARE.column_origins(NODE, [(ColumnOrigin(of=subject), PLAIN)])
-    assert all(column.of and not column.tells for column in private)
+    assert all(column.of and not column.identifies for column in private)
 
 
 def test_a_view_with_it_is_rebuilt_after_a_deletion() -> None:

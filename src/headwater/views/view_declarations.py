@@ -14,7 +14,7 @@ from headwater.engine.collections.collections import view_of
 from headwater.engine.collections.retention_holds import HOLD, beginning, hold_from_start, removed
 from headwater.engine.collections.version_table import readable_versions
 from headwater.engine.collections.workload import VIEW, definitions, derived_of, keep_past
-from headwater.engine.row_errors.late_rows import LATE_NAME, late_schema, tells
+from headwater.engine.row_errors.late_rows import LATE_NAME, late_schema, reports_late_rows
 from headwater.plan.relations.metadata_columns import versions_of
 from headwater.plan.time.late_policy import Policy
 from headwater.serving.name_hints import names_hinted
@@ -76,7 +76,7 @@ class ViewDeclarations:
         options = view_options(s.resolve(statement.options))
         with names_hinted(self._log):
             plan = catalog.plan(statement.query, policy=Policy(options, statement.emit_on_close))
-        late = late_schema(plan.late) if tells(options.late, options.correct_for_us) else None
+        late = late_schema(plan.late) if reports_late_rows(options.late, options.correct_for_us) else None
         made = statement.definition(plan.schema, plan.inputs, late=late)
         if made.options.state == BOUNDED:
             refuse_growth(plan, extents(catalog.units(), self._log.topics()))

@@ -144,9 +144,11 @@ class ViewCollection:
         """Whether the view excludes rows: late rows, or rows that fail."""
         self.diverts = admission is not None
         """Whether the view excludes rows that fail, and reports them."""
-        tells = admission is not None or (lateness is not None and lateness.is_reported)
+        reports_rows = admission is not None or (lateness is not None and lateness.is_reported)
         private = [t for t in self.named if t in topics and topics[t].private]
-        self.keeps = tuple(t for t in private if tells or _reads_private(plan.root, self.named[t], topics[t]))
+        self.keeps = tuple(
+            t for t in private if reports_rows or _reads_private(plan.root, self.named[t], topics[t])
+        )
         """Topics of which the view may keep private values, because it reads private columns or reports whole rows."""
         self.sources: Mapping[str, str] = {
             name: table_with_hidden(name) if name in topics and name in self.hidden else name
@@ -265,12 +267,12 @@ def _reads_private(root: g.Node, name: str, topic: TopicDefinition) -> bool:
         for source in node.inputs:
             if isinstance(source, g.SourceNode) and source.name == name:
                 names = [*(topic.schema.names[c] for c in source.columns), *source.hidden]
-                if _looks_at(node, {place for place, each in enumerate(names) if each in private}):
+                if _depends_on(node, {place for place, each in enumerate(names) if each in private}):
                     return True
     return False
 
 
-def _looks_at(node: g.Node, columns: set[int]) -> bool:
+def _depends_on(node: g.Node, columns: set[int]) -> bool:
     """Whether a node depends on any of these columns of the source below it, or passes them on."""
     for step in node.steps if isinstance(node, g.Map) else ():
         match step:

@@ -95,7 +95,7 @@ def base_slot(based: ViewState, slot: ArrangementSpec) -> str:
     return f"{based.record.identity}/{slot.name}"
 
 
-def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
+def release_records(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
     """Let the log remove the records that every view has read, after making a base if that is needed first.
 
     The caller must be the engine of the workspace, or own the workspace in its place.
@@ -267,11 +267,11 @@ def _needs_base(log: Log, state: ViewState) -> bool:
     return (
         state.record.base is not None
         or removed(log, begins)
-        or any(_is_let_go(log, t, begins[t]) for t in begins)
+        or any(_may_be_removed(log, t, begins[t]) for t in begins)
     )
 
 
-def _is_let_go(log: Log, topic: str, then: Sequence[int]) -> bool:
+def _may_be_removed(log: Log, topic: str, then: Sequence[int]) -> bool:
     """Whether records from these begins on may be removed; declaring a retention first holds all existing records."""
     definition, hold = log.topic(topic), log.cursor(topic, HOLD)
     compacts = definition.cleanup == "compact" and _needs_every_record(log, topic, then)

@@ -143,7 +143,7 @@ def late_schema(graphs: Sequence[LateGraph]) -> pa.Schema:
     return pa.schema([*first, *fields.values(), *_REPORT_COLUMNS])
 
 
-def tells(late: str, correct_for_us: int | None) -> bool:
+def reports_late_rows(late: str, correct_for_us: int | None) -> bool:
     """Whether late rows are reported, and not only counted."""
     return late == "divert" or correct_for_us is not None
 

@@ -19,7 +19,7 @@ from headwater.core.clock import Clock, parse_span_us
 from headwater.core.errors import CorruptionError, HeadwaterError, OtherHistoryError
 from headwater.core.positions import Ends, Token
 from headwater.engine.collections.engine_context import EngineContext
-from headwater.engine.collections.retention_holds import let_go
+from headwater.engine.collections.retention_holds import release_records
 from headwater.engine.collections.shadow_builds import old_ticks
 from headwater.engine.collections.workload import Workload, marks_of
 from headwater.engine.deletion import rebuild_after_delete
@@ -51,7 +51,7 @@ TICKS_KEPT_MAX = 2_000
 """Default maximum number of ticks that are kept because they are recent: subscribers may restart and go on from them."""
 COLLECT_EVERY_TICKS = 16
 TICKS_RESERVED = 10_000
-LET_GO_EVERY_MS = 5_000.0
+RELEASE_EVERY_MS = 5_000.0
 CHECK_EVERY_MS = 5_000.0
 """Interval at which a running engine checks its state files for loss or modification."""
 
@@ -115,7 +115,7 @@ class Engine:
         self._damaged = {} if self.manifest is None else lost(store, self.manifest)
         self._checked_ms = clock.steady_ms()
         entry = log.entries(_ENGINE).get(_TICKS)
-        self._let_go_ms = clock.steady_ms()
+        self._released_ms = clock.steady_ms()
         self._reserved = int(entry.document["reserved"]) if entry else 0
         self._first = self._first_tick()
         self._totals = totals_of(self.manifest)
@@ -160,7 +160,7 @@ class Engine:
                 rebuild_after_delete.settle(
                     self._log, self._store, self._bases, manifest, {**deleted, **followed}
                 )
-            self._let_go()
+            self._release_records()
             if manifest.tick % COLLECT_EVERY_TICKS == 0:
                 kept = old_ticks(self._log, manifest).values()
                 self._store.collect(self._keep_ticks or self._ticks_to_keep(manifest), kept)
@@ -261,18 +261,18 @@ class Engine:
                 self._store.abandon(run.state.writer)
                 raise
 
-    def _let_go(self, *, now: bool = False) -> None:
+    def _release_records(self, *, now: bool = False) -> None:
         """Let the log remove records that every view has read. If this runs late, only a little more is kept."""
-        if not now and self._clock.steady_ms() - self._let_go_ms < LET_GO_EVERY_MS:
+        if not now and self._clock.steady_ms() - self._released_ms < RELEASE_EVERY_MS:
             return
-        self._let_go_ms = self._clock.steady_ms()
+        self._released_ms = self._clock.steady_ms()
         assert self.manifest is not None
-        let_go(self._log, self._bases, self.manifest, self._clock)
+        release_records(self._log, self._bases, self.manifest, self._clock)
 
     def finish(self) -> None:
         """Release records once more, when an engine stops regularly."""
         if self.manifest is not None:
-            self._let_go(now=True)
+            self._release_records(now=True)
 
     def close(self) -> None:
         """Stop the background thread."""
