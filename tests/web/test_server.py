@@ -62,7 +62,7 @@ def test_it_does_not_listen_to_others_without_tokens(place: Path) -> None:
         (["--allow-origin", "https://shop.example/"], "is not an origin"),
         (["--body-limit", "much"], "is not a size"),
         (["--query-timeout", "long"], "long"),
-        (["--body-timeout", "0 seconds"], "is no time to wait"),
+        (["--body-timeout", "0 seconds"], "a timeout must be positive"),
         (["--connections", "0"], "--connections"),
         (["--host", "203.0.113.7", "--insecure"], "cannot listen"),
     ],
