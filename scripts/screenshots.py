@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headwater as hw
-from headwater.web.server import beside
+from headwater.web.server import serve_in_thread
 from headwater.web.server_settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def shop() -> Iterator[tuple[hw.Workspace, str]]:
             with Visitors(ws), contextlib.ExitStack() as stack:
                 runner = ws.start(every="300 ms")
                 stack.callback(runner.stop)
-                yield ws, stack.enter_context(beside(ws, ServerSettings(port=0)))
+                yield ws, stack.enter_context(serve_in_thread(ws, ServerSettings(port=0)))
 
 
 def picture(page: Page, name: str) -> None:

@@ -379,7 +379,7 @@ class Deletions:
             reason=entry.reason,
             places=(
                 *self._in_log(entry),
-                *self._beside_log(entry),
+                *self._other_stores(entry),
                 *self._in_views(entry),
                 *self._in_sinks(entry, asked),
                 *self._beyond(),
@@ -399,7 +399,7 @@ class Deletions:
             found.append(DeletionPlace("log", topic, status, at, detail))
         return found
 
-    def _beside_log(self, entry: DeletionEntry) -> list[DeletionPlace]:
+    def _other_stores(self, entry: DeletionEntry) -> list[DeletionPlace]:
         """Return the places outside the log: queues on the topics of a deletion, and stored states of aggregates."""
         at, forgets, known = from_us(entry.at), entry.forgets, self._log.topics()
         status: Status = "done" if entry.logged else "scheduled"

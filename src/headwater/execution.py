@@ -593,13 +593,15 @@ def _time_facts(log: Log, topic: TopicDefinition) -> dict[str, str]:
             facts[option] = f"{format_span(span)}: {meaning}"
     if topic.clock is not None:
         facts["clock"] = f"of {topic.clock}: {topic.occurred} and {topic.sent} give {', '.join(STORED.names)}"
-    for producer, promise in sorted(log.producer_watermarks(topic.name).items()):
+    for producer, watermark in sorted(log.producer_watermarks(topic.name).items()):
         said = (
             "no watermark declared yet, which holds back that of the topic"
-            if promise.moment is None
-            else f"declared {from_us(promise.moment).isoformat()}"
+            if watermark.moment is None
+            else f"declared {from_us(watermark.moment).isoformat()}"
         )
-        facts[f"producer {producer}"] = f"{said}, last heard from at {from_us(promise.heard_at).isoformat()}"
+        facts[f"producer {producer}"] = (
+            f"{said}, last heard from at {from_us(watermark.heard_at).isoformat()}"
+        )
     return facts
 
 

@@ -27,7 +27,7 @@ from headwater.catalog.connectors import SINK, SOURCE, SourceDefinition
 from headwater.connectors.health.health import STATES, Health, Kind
 from headwater.core.clock import Clock, Microseconds
 from headwater.core.errors import TickNotKeptError
-from headwater.engine.metrics.tick_totals import BOUNDS_S, figures_of
+from headwater.engine.metrics.tick_totals import BOUNDS_S, totals_of
 from headwater.log.lag import lag_report
 from headwater.log.protocol import Log
 from headwater.queues.queue_definition import QUEUE, STATE_TOPICS
@@ -215,7 +215,7 @@ class CollectedMetrics:
         yield _gauge(
             "headwater_ticks_kept", "Number of ticks that can be read without being recomputed.", (), kept
         )
-        totals = figures_of(manifest)
+        totals = totals_of(manifest)
         durations = HistogramMetricFamily("headwater_tick_seconds", "Duration of ticks.")
         bounds = [*map(str, BOUNDS_S), "+Inf"]
         counts = list(accumulate(totals.counts))
@@ -437,8 +437,8 @@ class CollectedMetrics:
         for what in ("rows", "ticks", "seconds"):
             lag = each("lag", what)
             yield _gauge(f"headwater_sink_lag_{what}", f"Lag of a sink behind its view, in {what}.", of, lag)
-        withheld = each("status", "withheld")
-        yield _gauge("headwater_sink_refused_rows", "Rows that the target of a sink rejects.", of, withheld)
+        rejected = each("status", "withheld")
+        yield _gauge("headwater_sink_refused_rows", "Rows that the target of a sink rejects.", of, rejected)
         applied = each("status", "applied_rows")
         yield _counter(
             "headwater_sink_applied_rows", "Rows that a sink has written since it was started.", of, applied

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from headwater.views.view_handle import View
     from headwater.views.view_manager import Views
 
-OUTSIDE_TIMEOUT_S = 60.0
+CONNECTORS_TIMEOUT_S = 60.0
 """Seconds that `run` tries to reach external systems."""
 MEMORY = "memory:"
 """A path for a workspace in memory, which is gone when it is closed; for tests."""
@@ -151,12 +151,12 @@ def _place(path: Any) -> str:
 
 def _refuse_file(folder: Path) -> None:
     """Raise UsageError if the path of a folder is a file, or is below a file."""
-    nearest = next((place for place in (folder, *folder.parents) if place.exists()), None)
-    if nearest is not None and not nearest.is_dir():
+    existing = next((place for place in (folder, *folder.parents) if place.exists()), None)
+    if existing is not None and not existing.is_dir():
         raise UsageError(
-            f"no workspace can be created at {folder}: {nearest} is a file",
+            f"no workspace can be created at {folder}: {existing} is a file",
             hint="name a folder, or one that does not exist yet",
-            file=str(nearest),
+            file=str(existing),
         )
 
 
@@ -202,7 +202,7 @@ class Workspace(EventSourcing, Sharing):
         return self._made
 
     @property
-    def _outside(self) -> Supervisor:
+    def _supervisor(self) -> Supervisor:
         if self._connected is None:
             from headwater.connectors.supervisor import Supervisor
 
@@ -234,7 +234,7 @@ class Workspace(EventSourcing, Sharing):
         """Parse all of one or more statements, then run them in order. Returns the last result: a table or None."""
         result = None
         for statement in parse(text_of(text, "statement", hint='ws.sql("SHOW TOPICS")')):
-            result = execute(self.log, statement, self._clock, lambda: self._views, lambda: self._outside)
+            result = execute(self.log, statement, self._clock, lambda: self._views, lambda: self._supervisor)
         return result
 
     def view(self, name: str) -> View:
@@ -255,29 +255,29 @@ class Workspace(EventSourcing, Sharing):
         """Return the source of that name."""
         from headwater.connectors.handles import SourceHandle
 
-        return SourceHandle(self._outside, text_of(name, "source", hint='ws.source("shop")'))
+        return SourceHandle(self._supervisor, text_of(name, "source", hint='ws.source("shop")'))
 
     def sink(self, name: str) -> SinkHandle:
         """Return the sink of that name."""
         from headwater.connectors.handles import SinkHandle
 
-        return SinkHandle(self._outside, text_of(name, "sink", hint='ws.sink("cache")'))
+        return SinkHandle(self._supervisor, text_of(name, "sink", hint='ws.sink("cache")'))
 
     def dead(self) -> DeadLetters:
         """Return the dead letters, to list, edit, drop and replay: rows that views and sinks with on_error = 'divert'
         rejected, and messages that queues gave up."""
-        return self._outside.dead()
+        return self._supervisor.dead()
 
     def sink_function(self, name: str, fn: Callable[..., Any]) -> None:
         """Declare a function for sinks of kind PYTHON: `fn(change, key)` gets a pyarrow Table of a change, and a key unique to
         the call, the same when the call is retried. Functions are not stored: the process that runs the sink declares them."""
-        self._outside.sinks.declared.functions[text_of(name, "function")] = fn
+        self._supervisor.sinks.declared.functions[text_of(name, "function")] = fn
 
     @property
     def _deletions(self) -> Deletions:
         from headwater.deletion import Deletions
 
-        return Deletions(self.log, self._clock, lambda: self._views, lambda: self._outside, self.path)
+        return Deletions(self.log, self._clock, lambda: self._views, lambda: self._supervisor, self.path)
 
     def _resume(self) -> None:
         """Complete deletions that a crash interrupted, and repeat those that an older copy of this workspace has no
@@ -315,24 +315,24 @@ class Workspace(EventSourcing, Sharing):
         checked once, unless an engine runs. `tick_rows` limits the records of a tick; an atomic append is never split.
         If an engine runs, this waits until the engine has advanced as far.
         """
-        rows, before = _tick_rows(tick_rows), self._outside.rejected()
-        captured = -self._outside.captured_rows()
+        rows, before = _tick_rows(tick_rows), self._supervisor.rejected()
+        captured = -self._supervisor.captured_rows()
         if self.log.entries(SOURCE):
-            self._outside.sources.catch_up(OUTSIDE_TIMEOUT_S)
-        captured += self._outside.captured_rows()
+            self._supervisor.sources.catch_up(CONNECTORS_TIMEOUT_S)
+        captured += self._supervisor.captured_rows()
         report = self._views.run(rows)
         if self.log.entries(SINK):
-            excised = self._outside.erasure.erase()  # first: append-only targets stop at deleted rows
-            self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
+            excised = self._supervisor.erasure.erase()  # first: append-only targets stop at deleted rows
+            self._supervisor.sinks.catch_up(CONNECTORS_TIMEOUT_S * 1_000)
             while (
-                self._outside.erasure.erase() or excised
+                self._supervisor.erasure.erase() or excised
             ):  # excisions of copies in topics, which views and other sinks may read
                 excised = False
                 report = report.and_then(self._views.run(rows))
-                self._outside.sinks.catch_up(OUTSIDE_TIMEOUT_S * 1_000)
+                self._supervisor.sinks.catch_up(CONNECTORS_TIMEOUT_S * 1_000)
         if self.log.entries(ALERT):
-            self._outside.evaluate_alerts()
-        rejected = since(before, self._outside.rejected())
+            self._supervisor.evaluate_alerts()
+        rejected = since(before, self._supervisor.rejected())
         return dataclasses.replace(report, rejected=rejected, captured=captured)
 
     def start(self, *, every: str | timedelta = "auto", tick_rows: int | None = None) -> Runner:
@@ -344,7 +344,7 @@ class Workspace(EventSourcing, Sharing):
         """
         from headwater.views.pacing import pace_of
 
-        return self._views.start(pace_of(every), _tick_rows(tick_rows), companions=self._outside)
+        return self._views.start(pace_of(every), _tick_rows(tick_rows), companions=self._supervisor)
 
     def query(
         self,
@@ -362,7 +362,7 @@ class Workspace(EventSourcing, Sharing):
         """
         query = text_of(text, "query", hint='ws.query("SELECT * FROM revenue")')
         if isinstance(after, (str, int)):
-            after = self._outside.receipt(after, timeout)
+            after = self._supervisor.receipt(after, timeout)
         return self._views.reads.query(query, as_of=as_of, after=after, timeout_ms=timeout * 1000)
 
     def subscribe(
@@ -580,7 +580,7 @@ class Workspace(EventSourcing, Sharing):
         from headwater.metrics import CollectedMetrics
 
         free = shutil.disk_usage(self.path).free if self.path else None
-        return CollectedMetrics(self.log, self._clock, self._views, self._outside, free).collect()
+        return CollectedMetrics(self.log, self._clock, self._views, self._supervisor, free).collect()
 
     def maintain(self, *, force: bool = True, override_holds: bool = False) -> MaintenanceReport:
         """Seal segments, apply retention and compact, now. `override_holds` removes even what holding cursors have not read.
@@ -630,11 +630,11 @@ class Workspace(EventSourcing, Sharing):
             views = self._views.reports.verify()
             found += [finding for view in views if (finding := view.finding) is not None]
         if topics is None and self.log.entries(SOURCE):
-            stopped = self._outside.sources.stopped()
+            stopped = self._supervisor.sources.stopped()
             found += [Finding(what, None, None, None, f"stopped: {why}") for what, why in stopped.items()]
         sinks: list[SinkCheck] = []
         if topics is None and self.log.entries(SINK):
-            sinks = self._outside.sinks.verify(repair=repair, cheap=cheap)
+            sinks = self._supervisor.sinks.verify(repair=repair, cheap=cheap)
             found += [sink.finding for sink in sinks if sink.ok is False]
         return Verification(tuple(found), checked, tuple(views), tuple(sinks))
 

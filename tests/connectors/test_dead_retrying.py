@@ -14,7 +14,7 @@ from headwater.connectors.dead_letter_store.sink_letters import chosen, letter_i
 from headwater.core.clock import ManualClock
 from headwater.sinks.base.applier import Applier
 from headwater.sinks.base.at_least_once import one_tick_at_a_time
-from headwater.sinks.base.rejected_rows import Withheld
+from headwater.sinks.base.rejected_rows import RejectedSinkRows
 from headwater.sinks.base.sink_verify import check
 from headwater.sinks.base.target import Mode, TargetDownError, TargetShape
 from headwater.sinks.python.target import PythonTarget, RefusedRowError
@@ -180,7 +180,7 @@ def test_what_is_put_back_adds_up_in_a_changelog() -> None:
     numbers = np.array([-1, 1, 1], dtype=np.int64)
     bench = Bench("changelog")
     bench.tick((1, 1))
-    tried = Withheld(rows, numbers, np.array([1, 2, 3]), ("a", "b", "c"))
+    tried = RejectedSinkRows(rows, numbers, np.array([1, 2, 3]), ("a", "b", "c"))
     from headwater.operators.zset.delta import Delta
     from headwater.sinks.base.net_changes import net
     from headwater.sinks.base.target import RefusedRow
@@ -188,7 +188,9 @@ def test_what_is_put_back_adds_up_in_a_changelog() -> None:
     target = MemoryTarget(bench.place)
     target.prepare(bench.shape)
     netted = net([(1, Delta(rows, numbers))], bench.shape, target)
-    again = Withheld.none(SCHEMA).and_again(tried, rows, netted.rows, netted.change, [RefusedRow(0, "no")])
+    again = RejectedSinkRows.none(SCHEMA).and_again(
+        tried, rows, netted.rows, netted.change, [RefusedRow(0, "no")]
+    )
     assert again.weights.sum() == numbers.sum()
     assert set(again.reasons) == {"no"}
 

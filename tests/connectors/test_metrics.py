@@ -25,7 +25,7 @@ from headwater.connectors.manage.status_board import FILE, STALE_AFTER_US, Publi
 from headwater.core.clock import ManualClock, SystemClock
 from headwater.core.errors import SinkExistsError, SinkNotFoundError
 from headwater.core.storage import Storage
-from headwater.engine.metrics.tick_totals import BOUNDS_S, Figures, TickFigures
+from headwater.engine.metrics.tick_totals import BOUNDS_S, TickCost, TickTotals
 from headwater.sinks.base.sink_status import SinkLag, Status
 from headwater.sources.base import AGAIN, AWAY
 from headwater.sources.python_source import Source
@@ -54,9 +54,9 @@ def test_an_empty_workspace_has_figures_too(tmp_path: Path) -> None:
 
 
 def test_ticks_are_counted_by_how_long_they_took() -> None:
-    figures = Figures()
+    figures = TickTotals()
     for tick, seconds in enumerate((0.001, 0.005, 0.006, 3600.0), start=1):
-        figures = figures.and_then(TickFigures(tick, 10, seconds, {"read": seconds / 2}))
+        figures = figures.and_then(TickCost(tick, 10, seconds, {"read": seconds / 2}))
     assert (figures.ticks, figures.rows, figures.seconds) == (4, 40, 3600.012)
     assert figures.counts[0] == 2, "up to and with a bound"
     assert figures.counts[1] == 1

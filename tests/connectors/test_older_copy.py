@@ -13,7 +13,7 @@ import pytest
 
 import headwater as hw
 from headwater.core.errors import OtherHistoryError, SinkError, TickNotKeptError
-from headwater.web.server import beside
+from headwater.web.server import serve_in_thread
 from headwater.web.server_settings import ServerSettings
 from tests.connectors.test_every_kind import receiver
 from tests.raising import raises
@@ -122,7 +122,10 @@ def test_what_has_seen_more_is_equal_again_or_stopped(more: int, tmp_path: Path,
             mailer.commit()
             assert ws.query("SELECT * FROM revenue", as_of=token, after=receipt).num_rows == 2
             assert ws.view("revenue").changes(token).num_rows == 0
-            with beside(ws, ServerSettings(port=0)) as address, httpx.Client(base_url=address) as client:
+            with (
+                serve_in_thread(ws, ServerSettings(port=0)) as address,
+                httpx.Client(base_url=address) as client,
+            ):
                 page = client.get("/topics/sales").json()["next"]
                 assert client.get("/topics/sales", params={"from": page}).json()["rows"] == []
                 with following(client, "/views/revenue/changes") as events:
@@ -148,7 +151,10 @@ def test_what_has_seen_more_is_equal_again_or_stopped(more: int, tmp_path: Path,
             mailer = ws.topic("sales").cursor("mailer")
             assert sum(batch.num_rows for batch in mailer.read()) == more
             refused(ws, token, receipt)
-            with beside(ws, ServerSettings(port=0)) as address, httpx.Client(base_url=address) as client:
+            with (
+                serve_in_thread(ws, ServerSettings(port=0)) as address,
+                httpx.Client(base_url=address) as client,
+            ):
                 assert client.get("/topics/sales", params={"from": page}).status_code == 410
                 answer = client.get("/views/revenue", params={"as_of": token})
                 assert answer.status_code in (404, 410), answer.text

@@ -13,7 +13,7 @@ import headwater as hw
 from headwater.core.clock import ManualClock
 from headwater.core.errors import CorruptionError
 from headwater.core.settings import LogSettings
-from headwater.engine.tick.tick_engine import LOOK_EVERY_MS, Engine
+from headwater.engine.tick.tick_engine import CHECK_EVERY_MS, Engine
 from headwater.state.ownership import claim
 from headwater.state.view_reader import view_contents
 from headwater.testing import inspect_workspace
@@ -117,7 +117,7 @@ def test_state_is_built_again_in_the_process_that_wrote_it(
             assert engine.tick() is None
             _damage(ws, "sums", _flip)
             assert engine.tick() is None, "it looks so often and not always"
-            clock.advance(f"{LOOK_EVERY_MS / 1000:.0f} seconds")
+            clock.advance(f"{CHECK_EVERY_MS / 1000:.0f} seconds")
             assert engine.tick() is not None
             assert engine.tick() is None
             engine.finish()

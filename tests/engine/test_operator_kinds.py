@@ -49,7 +49,7 @@ def test_no_key_is_known_of_it_and_any_column_may_be_private() -> None:
     subject = frozenset({Subject("users", "id")})
     assert BARE.column_origins(NODE, [(PLAIN, PLAIN)]) == (PLAIN, PLAIN)
     private = BARE.column_origins(NODE, [(ColumnOrigin(of=subject), PLAIN)])
-    assert all(column.of and not column.tells for column in private)
+    assert all(column.of and not column.identifies for column in private)
 
 
 def test_a_view_with_it_is_rebuilt_after_a_deletion() -> None:
@@ -61,7 +61,7 @@ def test_its_rows_come_from_all_rows_of_its_inputs() -> None:
     assert list(BARE.input_slices(NODE, {0: pa.array([1])})) == [{}]
     below = Site(CLICKS, whole=output(1, 2, 3), part=output(2, 9))
     site = Site(NODE, whole=output(7), part=output())
-    request = TraceRequest(site, Demand(site.lacking, site.excess), {id(CLICKS): below}, evaluator=None)  # type: ignore[arg-type]
+    request = TraceRequest(site, Demand(site.missing, site.excess), {id(CLICKS): below}, evaluator=None)  # type: ignore[arg-type]
     ((asked, demand),) = BARE.trace(NODE, request)
     assert asked is below
     still = demand.open_at(below)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from headwater.engine.deletion.private_dataflow import readers, shown_by, unfiltered, veiled
+from headwater.engine.deletion.private_dataflow import columns_from_private, readers, shown_by, unfiltered
 from headwater.operators import graph as g
 
 TEXTS = pa.list_(pa.string())
@@ -32,12 +32,12 @@ def aggregated(below: g.Node, keys: int) -> g.AggregateNode:
 
 
 def test_columns_that_are_made_of_private_ones_are_private() -> None:
-    assert veiled(projected(URL, IP), private) == frozenset({1})
-    assert veiled(projected(URL, USER), private) == frozenset()
+    assert columns_from_private(projected(URL, IP), private) == frozenset({1})
+    assert columns_from_private(projected(URL, USER), private) == frozenset()
     both = g.Union((projected(URL, IP), projected(IP, URL)), CLICKS)
-    assert veiled(both, private) == frozenset({0, 1})
+    assert columns_from_private(both, private) == frozenset({0, 1})
     other = g.SourceNode("plain", (0,), CLICKS, append_only=True)
-    assert veiled(g.Union((other, projected(URL, IP)), CLICKS), private) == frozenset({1})
+    assert columns_from_private(g.Union((other, projected(URL, IP)), CLICKS), private) == frozenset({1})
 
 
 def test_filters_that_look_at_private_values_are_left_out() -> None:
@@ -53,9 +53,9 @@ def test_how_many_rows_there_are_may_depend_on_a_private_value(
     argument: int, found: frozenset[int] | None
 ) -> None:
     step = g.Generate("explode", "explode", column(argument), outer=False, keep=(IP, URL))
-    assert veiled(g.Map(SOURCE, (step,), CLICKS), private) == found
+    assert columns_from_private(g.Map(SOURCE, (step,), CLICKS), private) == found
     copies = g.Replicate(column(USER), (column(URL),))
-    assert veiled(g.Map(SOURCE, (copies,), CLICKS), private) is None
+    assert columns_from_private(g.Map(SOURCE, (copies,), CLICKS), private) is None
 
 
 def test_what_is_held_is_found_by_keys_that_are_not_private() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headwater as hw
-from headwater.sql.ordered_aggregates import spelled
+from headwater.sql.ordered_aggregates import spark_query
 from tests.raising import raises
 
 pytestmark = pytest.mark.slow
@@ -218,7 +218,7 @@ def test_a_list_over_a_window_has_no_order_of_its_own(bare: hw.Workspace) -> Non
     ],
 )
 def test_an_order_inside_a_call_is_moved_behind_it(written: str, read: str) -> None:
-    made = spelled(written)
+    made = spark_query(written)
     assert made.text == read
     assert [made.original(read.index(word)) for word in ("SELECT", "x")] == [0, written.index("x")]
     assert made.original(len(read)) == len(written)

@@ -114,8 +114,8 @@ def _spans() -> Rows:
     return {
         "tick": of_tick,
         **{phase: {"headwater.seconds"} for phase in every},
-        "view stopped": keys_written(_Spans.ticked, into="told"),
-        "exception": keys_written(_Spans.failed, into="told"),
+        "view stopped": keys_written(_Spans.ticked, into="attributes"),
+        "exception": keys_written(_Spans.failed, into="attributes"),
     }
 
 

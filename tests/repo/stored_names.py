@@ -262,7 +262,7 @@ def manifest_extra() -> Rows:
     from headwater.engine.deletion.rebuild_after_delete import TAKEN, taken
     from headwater.engine.deletion.retract import UNSURE
 
-    figures = tick_totals.Figures(last=tick_totals.TickFigures(1, 0, 0.0)).document()
+    figures = tick_totals.TickTotals(last=tick_totals.TickCost(1, 0, 0.0)).document()
     return {tick_totals.NAME: frozenset(figures), TAKEN: keys_written(taken, into="said"), UNSURE: ()}
 
 
@@ -301,11 +301,11 @@ def _graph_text() -> Rows:
 @table("Arrangements of a view")
 def _arrangements() -> Rows:
     from headwater.engine.collections.arrangements import arrangement_id
-    from headwater.engine.collections.shadow_builds import BESIDE
+    from headwater.engine.collections.shadow_builds import SHADOW
 
     unit: Any = SimpleNamespace(identity="<identity>")
     slot: Any = SimpleNamespace(name="<arrangement>")
-    return frozenset((f"<view>{BESIDE}", arrangement_id(unit, slot)))
+    return frozenset((f"<view>{SHADOW}", arrangement_id(unit, slot)))
 
 
 def _checkpoint_sample() -> Any:
@@ -532,7 +532,7 @@ def _system_topics() -> Rows:
         f"<queue>.{rules.DEAD}": queue_dead_letters.SCHEMA.names,
         f"<sink>{sink_letters.letters_topic('')}": sink_letters.SCHEMA.names,
         "<source>_errors": [*files._ERRORS.names, "header"],
-        f"<view>.{late_rows.LATE_NAME}": late_rows._TOLD.names,
+        f"<view>.{late_rows.LATE_NAME}": late_rows._REPORT_COLUMNS.names,
         f"<view>.{ERRORS_NAME}": diverted_rows.ERRORS.names,
         "<topic of an aggregate>": [*event_schema.OWN_NAMES],
         "meta": event_schema.META.names

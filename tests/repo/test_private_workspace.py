@@ -88,7 +88,7 @@ def test_no_private_attribute_of_a_workspace_is_used() -> None:
     "code",
     [
         "ws._views.store",
-        "self.ws._outside",
+        "self.ws._supervisor",
         "hw.open('shop')._views",
         "with hw.open('shop') as again:\n    again._views.run()",
         "opened = hw.open('shop')\nopened._figures()",

@@ -194,16 +194,16 @@ def test_lag_is_told_in_ticks_rows_and_seconds(bench: Bench) -> None:
 
 def test_another_process_can_look_where_a_sink_stands(bench: Bench) -> None:
     other = Applier(SHAPE, MemoryTarget(bench.place), bench.feed, bench.clock)
-    assert other.look().tick is None
+    assert other.probe().tick is None
     bench.feed.tick(rows(1))
     bench.applier.step()
     bench.feed.tick(rows(1, 2))
-    assert other.look().tick == 1
+    assert other.probe().tick == 1
     assert other.lag() == SinkLag(1, 1, 0.0)
     renamed = Applier(
         TargetShape("s", "v", SCHEMA, ("v",)), MemoryTarget(bench.place), bench.feed, bench.clock
     )
-    assert renamed.look().tick is None  # rows by another key
+    assert renamed.probe().tick is None  # rows by another key
 
 
 def test_a_view_with_other_columns_stops_the_sink_and_says_so(bench: Bench) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from headwater.spark.spark_session import beside
+from headwater.spark.spark_session import own_session
 
 pytestmark = pytest.mark.slow
 
@@ -42,5 +42,5 @@ def test_settings_that_spark_was_started_with_change_no_meaning(
     spark: SparkSession, strange: SparkSession
 ) -> None:
     assert strange.newSession().conf.get("spark.sql.groupByOrdinal") == "false", "they are in force elsewhere"
-    rows = beside(strange).sql(QUERY).collect()
+    rows = own_session(strange).sql(QUERY).collect()
     assert [tuple(row) for row in rows] == [("decimal(38,6)", "text", "2026-01-01 00:00:00", None, 1)]

@@ -19,7 +19,7 @@ from headwater.operators.match_recognize.pattern import (
 )
 from headwater.sql.match_recognize_clause import MatchClause, read_match
 from headwater.sql.match_recognize_places import match_places
-from headwater.sql.ordered_aggregates import spelled
+from headwater.sql.ordered_aggregates import spark_query
 from headwater.sql.statements import QueryText
 from tests.raising import raises
 
@@ -171,7 +171,7 @@ def test_spark_reads_a_query_of_the_relation_instead_and_points_to_places_of_wha
         "SELECT * FROM (SELECT * FROM s MATCH_RECOGNIZE (ORDER BY b PATTERN (A))) t MATCH_RECOGNIZE (\n"
         "  ORDER BY a MEASURES array_agg(x ORDER BY y) AS l PATTERN (B)) AS m WHERE z = 1"
     )
-    made = spelled(text)
+    made = spark_query(text)
     assert " ".join(made.text.split()) == (
         "SELECT * FROM (SELECT /*+ HEADWATER_MATCH(1) */ * FROM (SELECT * FROM (SELECT /*+ HEADWATER_MATCH(0) */ * "
         "FROM s )) t ) AS m WHERE z = 1"

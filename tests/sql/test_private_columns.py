@@ -139,7 +139,7 @@ def test_what_a_private_column_rests_on_stays_as_it_is(ws: hw.Workspace) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "private"),
+    ("options", "role"),
     [
         ({"key": ["id", "e"]}, "key"),
         ({"partitions": 2, "partition_by": "e"}, "partition"),

@@ -3,7 +3,7 @@
 import pytest
 
 from headwater.core.errors import StatementError
-from headwater.sql.ordered_aggregates import spelled
+from headwater.sql.ordered_aggregates import spark_query
 from headwater.sql.system_time import are_versions_among, may_read_versions
 from tests.raising import raises
 
@@ -32,7 +32,7 @@ def test_the_expression_of_a_clause_is_put_in_quotes(expression: str, follows: s
     for clause in ("SYSTEM_TIME", "system_version"):
         before = f"SELECT array_agg(x ORDER BY y) FROM a JOIN b FOR {clause} AS OF "
         written = before + expression + follows
-        made = spelled(written)
+        made = spark_query(written)
         (quoted,) = made.quoted
         assert made.text[quoted.start : quoted.end] == expression
         assert made.text[quoted.start - 1] == made.text[quoted.end] in "'\""
@@ -47,11 +47,11 @@ def test_what_is_no_clause_is_left_as_it_is() -> None:
         "SELECT 'FOR SYSTEM_TIME AS OF x'",
         "a FOR SYSTEM_TIME AS OF",
     ):
-        assert spelled(text).text == text
+        assert spark_query(text).text == text
 
 
 def test_several_clauses_each_have_their_quotes() -> None:
-    made = spelled(
+    made = spark_query(
         "FROM a JOIN b FOR SYSTEM_TIME AS OF a.x AS b ON p JOIN c FOR SYSTEM_VERSION AS OF b.y c ON q"
     )
     assert [made.text[start:end] for start, end in made.quoted] == ["a.x", "b.y"]
@@ -59,7 +59,7 @@ def test_several_clauses_each_have_their_quotes() -> None:
 
 def test_strings_in_both_kinds_of_quotes_are_refused() -> None:
     with raises(StatementError, reason="mixed-quotes"):
-        spelled("""FROM a FOR SYSTEM_TIME AS OF f('x', "y") c""")
+        spark_query("""FROM a FOR SYSTEM_TIME AS OF f('x', "y") c""")
 
 
 def test_the_words_for_versions_are_seen() -> None:

@@ -15,7 +15,7 @@ from headwater.core.clock import ManualClock, from_us, to_us
 from headwater.log.embedded import EmbeddedLog
 from headwater.log.memory import MemoryLog
 from headwater.log.protocol import Append, Log
-from headwater.views.idle_partitions import Heard, IdlePartitions, decide, silent
+from headwater.views.idle_partitions import Heard, IdlePartitions, decide, without_input
 
 MINUTE = 60_000_000
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("at", pa.timestamp("us", tz="UTC"))])
@@ -31,8 +31,8 @@ def test_an_idle_partition_goes_up_to_the_lowest_of_the_others() -> None:
 
 def test_a_partition_is_idle_from_idle_after_on() -> None:
     partitions = {0: Heard(0, 90), 1: Heard(0, 91)}
-    assert silent(partitions, 10, 100) == {0}
-    assert silent(partitions, 10, 101) == {0, 1}
+    assert without_input(partitions, 10, 100) == {0}
+    assert without_input(partitions, 10, 101) == {0, 1}
 
 
 def test_nothing_is_raised_while_a_speaking_partition_has_no_watermark() -> None:

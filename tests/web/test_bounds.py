@@ -19,7 +19,7 @@ import headwater as hw
 from headwater.testing import inspect_workspace
 from headwater.web.app import ROUTES
 from headwater.web.console.console_api import ROUTES as CONSOLE_ROUTES
-from headwater.web.server import beside
+from headwater.web.server import serve_in_thread
 from headwater.web.server_settings import ServerSettings
 from tests.web.serving import PROBLEM, ServerProcess, client_of
 
@@ -121,7 +121,7 @@ def test_no_process_is_left_behind_by_a_server_that_is_killed(place: Path) -> No
 def test_a_query_that_runs_long_gives_its_thread_to_others(place: Path) -> None:
     crossed = "SELECT sum(a.id * b.id * c.id * d.id * e.id) AS s FROM orders a, orders b, orders c, orders d, orders e"
     settings = ServerSettings(port=0, query_s=6.0, query_threads=1, light_query_s=0.2)
-    with hw.open(place) as ws, beside(ws, settings) as url:
+    with hw.open(place) as ws, serve_in_thread(ws, settings) as url:
         statuses: list[int] = []
 
         def ask() -> None:
@@ -239,7 +239,7 @@ def large(tmp_path: Path) -> Iterator[hw.Workspace]:
 
 def test_what_clients_have_not_taken_in_is_bounded_together(large: hw.Workspace) -> None:
     path = "topics/orders?limit=2000"
-    with beside(large, ServerSettings(port=0, answers_bytes_max=30 << 20)) as url:
+    with serve_in_thread(large, ServerSettings(port=0, answers_bytes_max=30 << 20)) as url:
         until = time.monotonic() + SOON_S
         with asking(url, f"/{path}") as slow:
             assert slow.recv(12) == b"HTTP/1.1 200"
@@ -252,7 +252,7 @@ def test_what_clients_have_not_taken_in_is_bounded_together(large: hw.Workspace)
 
 
 def test_a_client_that_takes_in_nothing_is_cut_off(large: hw.Workspace) -> None:
-    with beside(large, ServerSettings(port=0, stall_s=0.5)) as url:
+    with serve_in_thread(large, ServerSettings(port=0, stall_s=0.5)) as url:
         for idle_s in (
             1.0,
             2.0,
@@ -277,7 +277,7 @@ def taken(client: socket.socket) -> int:
 
 
 def test_a_client_that_takes_too_long_for_an_answer_is_cut_off(large: hw.Workspace) -> None:
-    with beside(large, ServerSettings(port=0, answer_s=0.5)) as url:
+    with serve_in_thread(large, ServerSettings(port=0, answer_s=0.5)) as url:
         with asking(url, "/topics/orders?limit=2000") as slow:
             read, began = 0, time.monotonic()
             with suppress(ConnectionResetError):

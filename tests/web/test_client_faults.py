@@ -12,7 +12,7 @@ import pytest
 import headwater as hw
 from headwater.core import errors
 from headwater.web.problems import problem_of
-from headwater.web.server import beside
+from headwater.web.server import serve_in_thread
 from headwater.web.server_settings import ServerSettings
 from tests.web import hostile
 from tests.web.serving import ARROW, AppClient, client_of
@@ -194,7 +194,10 @@ def test_a_dictionary_that_arrow_does_not_decode_is_refused(client: AppClient) -
 def test_head_of_a_stream_is_answered_and_leaves_the_connection_free(tmp_path: Path) -> None:
     with hw.open(tmp_path / "ws") as ws:
         ws.sql(TOPIC)
-        with beside(ws, ServerSettings(port=0)) as url, httpx.Client(base_url=url, timeout=10) as web:
+        with (
+            serve_in_thread(ws, ServerSettings(port=0)) as url,
+            httpx.Client(base_url=url, timeout=10) as web,
+        ):
             for path in ("/console/api/live", "/topics/moments?follow", "/console/api/topics/moments/tail"):
                 answer = web.head(path)
                 assert (answer.status_code, answer.content) == (200, b"")

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 import headwater as hw
 from headwater.web import tokens
-from headwater.web.server import beside
+from headwater.web.server import serve_in_thread
 from headwater.web.server_settings import ServerSettings
 from tests.web.browsing import chromium, page_of
 
@@ -62,7 +62,7 @@ def shop(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def address(shop: hw.Workspace) -> Iterator[str]:
-    with beside(shop, ServerSettings(port=0)) as found:
+    with serve_in_thread(shop, ServerSettings(port=0)) as found:
         yield found
 
 
@@ -90,7 +90,7 @@ def test_the_header_is_not_green_without_an_engine_and_leads_to_what_is_wrong(
 ) -> None:
     with (
         made_shop(tmp_path / "shop", spark) as shop,
-        beside(shop, ServerSettings(port=0)) as address,
+        serve_in_thread(shop, ServerSettings(port=0)) as address,
         page_of(browser, address) as page,
     ):
         shop.log.faults.report(
@@ -279,7 +279,7 @@ def test_a_dead_letter_is_corrected_and_replayed(
 ) -> None:
     with (
         made_shop(tmp_path / "shop", spark) as shop,
-        beside(shop, ServerSettings(port=0)) as address,
+        serve_in_thread(shop, ServerSettings(port=0)) as address,
         page_of(browser, address, "#/dead") as page,
     ):
         page.get_by_role("button", name="priced/orders-0-4").click()
@@ -297,7 +297,7 @@ def test_a_dead_letter_is_corrected_and_replayed(
 
 def test_a_server_that_goes_away_and_comes_back_is_noticed(browser: "Browser", tmp_path: Path) -> None:
     with hw.open(tmp_path / "ws") as ws:
-        with beside(ws, ServerSettings(port=0)) as address:
+        with serve_in_thread(ws, ServerSettings(port=0)) as address:
             context = browser.new_context()
             page = context.new_page()
             page.goto(address)
@@ -306,7 +306,7 @@ def test_a_server_that_goes_away_and_comes_back_is_noticed(browser: "Browser", t
         see(page, "connection lost, reconnecting")
         port = int(address.rstrip("/").rpartition(":")[2])
         ws.sql("CREATE TOPIC clicks (user BIGINT)")
-        with beside(ws, ServerSettings(port=port)):
+        with serve_in_thread(ws, ServerSettings(port=port)):
             page.locator(".node").wait_for()
             see(page, "live ·")
             context.close()
@@ -370,7 +370,7 @@ def test_where_tokens_are_wanted_the_page_asks_for_one_and_keeps_it_in_the_tab(
     with hw.open(tmp_path / "ws") as ws:
         ws.sql("CREATE TOPIC clicks (user BIGINT)")
         secret = tokens.create(ws.log, "me", ["read"])
-        with beside(ws, ServerSettings(port=0)) as address, page_of(browser, address) as page:
+        with serve_in_thread(ws, ServerSettings(port=0)) as address, page_of(browser, address) as page:
             page.get_by_text("This server requires a token").wait_for()
             assert page.locator(".node").count() == 0
             page.get_by_label("Token", exact=True).last.fill("hw_wrong")

@@ -18,7 +18,7 @@ from headwater.web.console import console_live
 from headwater.web.console.console_files import files, open_paths
 from headwater.web.console.console_live import Sampler
 from headwater.web.console.console_ticks import TickHistory
-from headwater.web.server import beside
+from headwater.web.server import serve_in_thread
 from headwater.web.server_context import ServedWorkspace
 from headwater.web.server_settings import ServerSettings
 from tests.web.serving import AppClient, client_of
@@ -202,7 +202,7 @@ def events(answer: httpx.Response, count: int) -> list[tuple[str, Any]]:
 
 
 def test_all_who_look_share_one_sample_and_a_tail_shows_the_newest(tmp_path: Any) -> None:
-    with hw.open(tmp_path / "ws") as ws, beside(ws, ServerSettings(port=0)) as address:
+    with hw.open(tmp_path / "ws") as ws, serve_in_thread(ws, ServerSettings(port=0)) as address:
         ws.sql(CLICKS)
         many = [{"user": n, "url": "/", "at": at(n / 1_000)} for n in range(1_000)]
         ws.topic("clicks").append(many)

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 import headwater as hw
-from headwater.web.server import beside
+from headwater.web.server import serve_in_thread
 from headwater.web.server_settings import ServerSettings
 from tests.cli.busy_workspace import build
 from tests.web.browsing import chromium, page_of
@@ -67,7 +67,7 @@ def browser() -> Iterator["Browser"]:
 def address(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("busy")
     place = build(folder, spark, token=False)
-    with hw.open(place, keys=folder / "keys") as ws, beside(ws, ServerSettings(port=0)) as found:
+    with hw.open(place, keys=folder / "keys") as ws, serve_in_thread(ws, ServerSettings(port=0)) as found:
         yield found
 
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import headwater as hw
 from headwater.cli.commands.serve import settings_of
 from headwater.cli.program import cli
-from headwater.web.server import beside
+from headwater.web.server import serve_in_thread
 from headwater.web.server_settings import ServerSettings
 from tests.web.serving import ServerProcess
 
@@ -62,7 +62,7 @@ def test_it_does_not_listen_to_others_without_tokens(place: Path) -> None:
         (["--allow-origin", "https://shop.example/"], "is not an origin"),
         (["--body-limit", "much"], "is not a size"),
         (["--query-timeout", "long"], "long"),
-        (["--body-timeout", "0 seconds"], "is no time to wait"),
+        (["--body-timeout", "0 seconds"], "a timeout must be positive"),
         (["--connections", "0"], "--connections"),
         (["--host", "203.0.113.7", "--insecure"], "cannot listen"),
     ],
@@ -96,7 +96,7 @@ def test_tokens_are_made_listed_and_revoked(place: Path) -> None:
     assert made not in run(place, "token", "list").output
     assert run(place, "token", "revoke", "page").exit_code == 0
     assert run(place, "token", "revoke", "page").exit_code == 2
-    with beside(hw.open(place), ServerSettings(host="127.0.0.1", port=0)) as url:
+    with serve_in_thread(hw.open(place), ServerSettings(host="127.0.0.1", port=0)) as url:
         assert httpx.get(f"{url}docs").status_code == 401
         assert httpx.get(f"{url}docs", headers={"authorization": f"Bearer {made}"}).status_code == 200
         assert httpx.get(f"{url}health").status_code == 200
@@ -107,7 +107,7 @@ def test_with_a_certificate_it_speaks_tls(place: Path) -> None:
     settings = ServerSettings(
         port=0, certificate=str(HERE / "localhost.crt"), key=str(HERE / "localhost.key")
     )
-    with hw.open(place) as ws, beside(ws, settings) as url, httpx.Client(verify=trusted) as client:
+    with hw.open(place) as ws, serve_in_thread(ws, settings) as url, httpx.Client(verify=trusted) as client:
         assert url.startswith("https://127.0.0.1:")
         own = url.rstrip("/")
         assert client.post(f"{own}/topics/clicks", json={"id": 1}, headers={"origin": own}).status_code == 200
@@ -132,7 +132,11 @@ def opened(url: str, path: str, *headers: str) -> socket.socket:
 
 
 def test_two_hundred_idle_streams_need_no_threads_and_all_hear_what_comes(place: Path) -> None:
-    with hw.open(place) as ws, beside(ws, ServerSettings(port=0)) as url, contextlib.ExitStack() as stack:
+    with (
+        hw.open(place) as ws,
+        serve_in_thread(ws, ServerSettings(port=0)) as url,
+        contextlib.ExitStack() as stack,
+    ):
         begin = threading.active_count()  # other tests of this process have left some
         made = [
             stack.enter_context(opened(url, "/topics/clicks?follow", "Accept: text/event-stream"))
@@ -151,7 +155,7 @@ def test_two_hundred_idle_streams_need_no_threads_and_all_hear_what_comes(place:
 
 
 def test_a_topic_is_followed_and_resumed_where_it_was_left(place: Path) -> None:
-    with hw.open(place) as ws, beside(ws, ServerSettings(port=0, keep_alive_s=2)) as url:
+    with hw.open(place) as ws, serve_in_thread(ws, ServerSettings(port=0, keep_alive_s=2)) as url:
         topic = ws.topic("clicks")
         topic.append([{"id": i} for i in range(10)])
         with opened(url, "/topics/clicks?follow&from=earliest", "Accept: text/event-stream") as connection:
@@ -183,7 +187,7 @@ def test_a_topic_is_followed_and_resumed_where_it_was_left(place: Path) -> None:
 
 
 def test_a_stream_ends_when_its_topic_does(place: Path) -> None:
-    with hw.open(place) as ws, beside(ws, ServerSettings(port=0)) as url:
+    with hw.open(place) as ws, serve_in_thread(ws, ServerSettings(port=0)) as url:
         with opened(url, "/topics/clicks?follow", "Accept: text/event-stream") as connection:
             said = lines(connection)
             assert next(line for line in said if line.startswith("retry"))
@@ -194,7 +198,7 @@ def test_a_stream_ends_when_its_topic_does(place: Path) -> None:
 
 
 def test_streams_are_bounded(place: Path) -> None:
-    with hw.open(place) as ws, beside(ws, ServerSettings(port=0, streams_max=1)) as url:
+    with hw.open(place) as ws, serve_in_thread(ws, ServerSettings(port=0, streams_max=1)) as url:
         with opened(url, "/topics/clicks?follow") as connection:
             assert next(line for line in lines(connection) if line.startswith("retry"))
             assert httpx.get(f"{url}topics/clicks?follow").status_code == 429

@@ -15,7 +15,7 @@ import pytest
 
 import headwater as hw
 from headwater.web.request_limits import connections_max
-from headwater.web.server import beside
+from headwater.web.server import serve_in_thread
 from headwater.web.server_settings import ServerSettings
 from tests.web.serving import PROBLEM
 
@@ -34,7 +34,7 @@ def ws(tmp_path: Path) -> Iterator[hw.Workspace]:
 
 @contextmanager
 def served(ws: hw.Workspace, **settings: float) -> Iterator[tuple[str, int]]:
-    with beside(ws, ServerSettings(port=0, **settings)) as where:  # type: ignore[arg-type]
+    with serve_in_thread(ws, ServerSettings(port=0, **settings)) as where:  # type: ignore[arg-type]
         url = httpx.URL(where)
         assert url.port is not None
         yield url.host, url.port

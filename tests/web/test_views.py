@@ -16,7 +16,7 @@ import pytest
 import headwater as hw
 from headwater.core.clock import from_us, timestamp
 from headwater.testing import inspect_workspace
-from headwater.web.server import beside
+from headwater.web.server import serve_in_thread
 from headwater.web.server_settings import ServerSettings
 from tests.repo.tree import ROOT
 from tests.web.serving import PROBLEM, AppClient, client_of
@@ -179,7 +179,7 @@ def running(spark: "SparkSession", tmp_path: Path) -> Iterator[tuple[hw.Workspac
         ws.sql(f"{ORDERS}; {REVENUE}")
         ws.topic("orders").append([{"id": 1, "country": "ch", "amount": 1}])
         ws.run()
-        with ws.start(), beside(ws, ServerSettings(port=0, keep_alive_s=2)) as url:
+        with ws.start(), serve_in_thread(ws, ServerSettings(port=0, keep_alive_s=2)) as url:
             with httpx.Client(base_url=url, timeout=60) as client:
                 yield ws, client
 
@@ -268,7 +268,7 @@ def test_followers_are_told_when_the_view_goes_and_when_the_server_stops(
         ws.run()
         told: list[tuple[str, Any]] = []
         ready = threading.Event()
-        with beside(ws, ServerSettings(port=0)) as url:
+        with serve_in_thread(ws, ServerSettings(port=0)) as url:
 
             def follow() -> None:
                 with httpx.Client(base_url=url, timeout=60) as client:

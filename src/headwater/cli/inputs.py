@@ -189,7 +189,7 @@ def _csv(
                     places.append(reader.line_num)
             if not rows:
                 return
-            yield InputChunk(rows, places, _tell(source))
+            yield InputChunk(rows, places, _position(source))
     except csv.Error as error:
         raise BadRowError(
             f"line {reader.line_num} for topic {topic.name!r} is not CSV: {error}",
@@ -217,7 +217,7 @@ def _text_lines(source: IO[bytes], topic: TopicDefinition) -> Iterator[str]:
         )  # a lone CR ends a line too
 
 
-def _tell(source: IO[bytes]) -> int:
+def _position(source: IO[bytes]) -> int:
     try:
         return source.tell()
     except OSError:
@@ -270,7 +270,7 @@ def _arrow(source: IO[bytes], kind: str, chunk_rows: int) -> Iterator[InputChunk
         batch = batch.select([n for n in batch.schema.names if n not in _IGNORED])
         for at in range(0, batch.num_rows, chunk_rows):
             piece = batch.slice(at, chunk_rows)
-            yield InputChunk(piece, range(done + 1, done + piece.num_rows + 1), _tell(source), "row")
+            yield InputChunk(piece, range(done + 1, done + piece.num_rows + 1), _position(source), "row")
             done += piece.num_rows
 
 

@@ -47,9 +47,9 @@ class SparkStartNotice(Listener):
         """Print where the view begins, also without a terminal."""
         click.echo(f"view {view} begins at {where}", err=True)
 
-    def warned(self, view: str, told: Sequence[str]) -> None:
+    def warned(self, view: str, messages: Sequence[str]) -> None:
         """Print the warnings, also without a terminal."""
-        for warning in told:
+        for warning in messages:
             click.echo(f"warning: view {view}: {warning}", err=True)
 
     def _starting(self) -> AbstractContextManager[None]:
@@ -101,16 +101,16 @@ class TickProgress(SparkStartNotice):
                 self._advance = None
 
     def follow(
-        self, runner: Runner, asked: threading.Event, outside: Supervisor, begin: Manifest | None = None
+        self, runner: Runner, asked: threading.Event, supervisor: Supervisor, begin: Manifest | None = None
     ) -> None:
         """Show ticks until the user asks to stop, or the engine ends by itself: as a live table on a terminal,
         otherwise as lines. `begin` is the tick at which the run began."""
         if sys.stderr.isatty():
             with self._guard:
                 self._manifest = self._manifest or begin
-            self._follow_live(runner, asked, outside)
+            self._follow_live(runner, asked, supervisor)
             return
-        clock, left_out = SystemClock(), _LeftOut(outside)
+        clock, left_out = SystemClock(), _LeftOut(supervisor)
         printed_ms = clock.steady_ms()
         while runner.running and not asked.wait(LIVE_LINE_SECONDS):
             if clock.steady_ms() - printed_ms >= PLAIN_LINE_SECONDS * 1_000:
@@ -119,19 +119,19 @@ class TickProgress(SparkStartNotice):
                     printed_ms = clock.steady_ms()
                     click.echo(line, err=True)
 
-    def _follow_live(self, runner: Runner, asked: threading.Event, outside: Supervisor) -> None:
+    def _follow_live(self, runner: Runner, asked: threading.Event, supervisor: Supervisor) -> None:
         from rich.console import Console
         from rich.live import Live
 
         clock, overview, line = SystemClock(), Overview(self._log), "waiting for records"
-        left_out = _LeftOut(outside)
+        left_out = _LeftOut(supervisor)
         with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
             while runner.running:
                 with self._guard:
                     manifest = self._manifest
                 with suppress(HeadwaterError):  # a topic, view, source or sink was dropped at this moment
-                    sources, sinks = outside.sources.facts(), outside.sinks.facts()
-                    lines = overview.sample(manifest, sources, sinks, clock.steady_ms(), outside.health())
+                    sources, sinks = supervisor.sources.facts(), supervisor.sinks.facts()
+                    lines = overview.sample(manifest, sources, sinks, clock.steady_ms(), supervisor.health())
                     line = self._line() or line
                     live.update(table_of(lines, "\n".join([line, *left_out.total()])), refresh=True)
                 if asked.wait(LIVE_LINE_SECONDS):
@@ -152,18 +152,18 @@ class TickProgress(SparkStartNotice):
 class _LeftOut:
     """Reports the rows that were left out since its creation."""
 
-    def __init__(self, outside: Supervisor) -> None:
-        self._outside = outside
-        self._begin = self._reported = outside.rejected()
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._begin = self._reported = supervisor.rejected()
 
     def total(self) -> list[str]:
         """Return all rows left out, as a sentence for each owner."""
-        return [one.sentence for one in since(self._begin, self._outside.rejected())]
+        return [one.sentence for one in since(self._begin, self._supervisor.rejected())]
 
     def new(self) -> list[str]:
         """Return the rows left out since the last call; empty if an object is being dropped at this moment."""
         with suppress(HeadwaterError):
-            now = self._outside.rejected()
+            now = self._supervisor.rejected()
             before, self._reported = self._reported, now
             return [one.sentence for one in since(before, now)]
         return []

@@ -106,7 +106,7 @@ def views_of(workspace: Workspace) -> Views:
 
 def supervisor_of(workspace: Workspace) -> Supervisor:
     """Return the supervisor of a workspace's sources and sinks."""
-    return workspace._outside
+    return workspace._supervisor
 
 
 pass_session = click.make_pass_decorator(CommandSession, ensure=True)

@@ -30,8 +30,8 @@ class Named(Mapping[str, T]):
         self._things = dict(things)
 
     def __getitem__(self, name: str) -> T:
-        spelled = canonical_name(self._things, name)
-        return self._things[name if spelled is None else spelled]
+        stored = canonical_name(self._things, name)
+        return self._things[name if stored is None else stored]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._things)

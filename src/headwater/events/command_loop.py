@@ -408,23 +408,25 @@ class CommandLoop(Generic[S]):
         """Give every command its answer, and store the new states in memory."""
         places = self._noted(group, receipt)
         at = 0
-        for ask, told in group.answered:
-            if isinstance(told, HeadwaterError):
-                ask.error = told
+        for ask, outcome in group.answered:
+            if isinstance(outcome, HeadwaterError):
+                ask.error = outcome
                 continue
-            count = 0 if told.repeated else len(told.events)
+            count = 0 if outcome.repeated else len(outcome.events)
             if count:
                 partition, first, last = places[at][0], places[at][1], places[at + count - 1][1]
                 own = Receipt({self._states.topic.name: {partition: (first, last + 1)}}, receipt.commit)
-                told = Outcome(told.aggregate_id, told.command_id, told.version, told.events, own)
+                outcome = Outcome(
+                    outcome.aggregate_id, outcome.command_id, outcome.version, outcome.events, own
+                )
                 known = group.states[ask.aggregate_id]
                 group.states[ask.aggregate_id] = KnownAggregate(
                     known.state, known.version, last, None, known.kept
                 )
                 at += count
-            ask.outcome, ask.done = told, True
-            if ask.given and not told.repeated:
-                self._remember(ask, told)
+            ask.outcome, ask.done = outcome, True
+            if ask.given and not outcome.repeated:
+                self._remember(ask, outcome)
         for ask, before in group.repeats:
             ask.error, ask.done = before.error, before.done
             if before.outcome is not None:

@@ -262,12 +262,12 @@ def _units(tools: EngineContext, manifest: Manifest, view: str) -> Sequence[View
             wanted |= set(unit.units)
     for unit in found:
         named = (name for name in unit.sources if view_of(name) != name and not is_versions(name))
-        if (beside := next(named, None)) is not None:
+        if (derived := next(named, None)) is not None:
             raise UsageError(
-                f"view {unit.name!r} reads {beside}, through which rows are not traced",
-                hint=f"{beside} has _topic, _partition and _offset of every record",
+                f"view {unit.name!r} reads {derived}, through which rows are not traced",
+                hint=f"{derived} has _topic, _partition and _offset of every record",
                 view=unit.name,
-                reads=beside,
+                reads=derived,
             )
         state = view_state(manifest, unit.name)
         if state.record.identity != unit.identity:

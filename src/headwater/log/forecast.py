@@ -201,10 +201,10 @@ def _overtaken_by_size(
     if definition.retention_bytes is None or not per_row:
         return None
     slack = definition.retention_bytes - backlog * per_row
-    lacking = max(0, definition.retention_bytes - (info.size_bytes - info.oldest_bytes))
-    if lacking and not arriving:
+    missing = max(0, definition.retention_bytes - (info.size_bytes - info.oldest_bytes))
+    if missing and not arriving:
         return None
-    removable = lacking / (arriving * per_row) if lacking else 0.0
+    removable = missing / (arriving * per_row) if missing else 0.0
     if slack <= 0:
         return removable
     growth = (arriving - reading) * per_row

@@ -63,20 +63,20 @@ def with_canonical_topics(append: Append, topics: Collection[str]) -> Append:
     given = {*append.batches, *append.expect, *append.incarnations, *moved}
     if all(name in topics for name in given):
         return append
-    spelled = {name: canonical_name(topics, name) or name for name in given}
+    canonical = {name: canonical_name(topics, name) or name for name in given}
     return dataclasses.replace(
         append,
-        batches=_renamed(append.batches, spelled),
-        expect=_renamed(append.expect, spelled),
-        moves=tuple(dataclasses.replace(move, topic=spelled[move.topic]) for move in append.moves),
-        incarnations=_renamed(append.incarnations, spelled),
+        batches=_renamed(append.batches, canonical),
+        expect=_renamed(append.expect, canonical),
+        moves=tuple(dataclasses.replace(move, topic=canonical[move.topic]) for move in append.moves),
+        incarnations=_renamed(append.incarnations, canonical),
     )
 
 
-def _renamed(by_topic: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[str, Any]:
-    renamed = {spelled[name]: value for name, value in by_topic.items()}
+def _renamed(by_topic: Mapping[str, Any], canonical: Mapping[str, str]) -> dict[str, Any]:
+    renamed = {canonical[name]: value for name, value in by_topic.items()}
     if len(renamed) < len(by_topic):
-        twice = next(name for name in renamed if sum(spelled[n] == name for n in by_topic) > 1)
+        twice = next(name for name in renamed if sum(canonical[n] == name for n in by_topic) > 1)
         raise UsageError(
             f"topic {twice!r} is given twice, in different case",
             hint="names of topics ignore case",

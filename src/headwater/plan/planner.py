@@ -73,11 +73,11 @@ from headwater.spark.catalyst import (
     spark_schema_json,
 )
 from headwater.spark.spark_errors import own_errors, unplanned
-from headwater.spark.spark_session import beside
+from headwater.spark.spark_session import own_session
 from headwater.sql.foreign.foreign_spellings import respelled_function, respelled_type
 from headwater.sql.lexer import pointing, words_of
 from headwater.sql.match_recognize_places import has_timeouts
-from headwater.sql.ordered_aggregates import spelled
+from headwater.sql.ordered_aggregates import spark_query
 from headwater.sql.standing_statements import StandingDefinition, parse_standing
 from headwater.sql.statements import QueryText
 from headwater.sql.system_time import may_read_versions
@@ -177,7 +177,7 @@ class Planner:
     """Plans queries over relations that have a schema and no rows."""
 
     def __init__(self, spark: SparkSession, functions: Functions | None = None) -> None:
-        self._spark = beside(spark)
+        self._spark = own_session(spark)
         self._spark.conf.set("spark.sql.optimizer.excludedRules", ",".join(_RULES + r for r in _EXCLUDED))
         self._spark.conf.set(_GROUPS_MAX, str(2**31 - 1))
         self._spark.conf.set(_INLINE, "true")
@@ -290,7 +290,7 @@ class Planner:
             opened,
             dotted,
             self._versions(query, words, relations),
-            spelled(query.text),
+            spark_query(query.text),
             refuser(query),
         )
         pinned = pin(self.catalyst, query, self._known, names, answers)
@@ -505,7 +505,7 @@ def analyse(
     if functions is not None:
         functions.prepare(query.text)
     try:
-        parsed = catalyst.session.sessionState().sqlParser().parsePlan(spelled(query.text).text)
+        parsed = catalyst.session.sessionState().sqlParser().parsePlan(spark_query(query.text).text)
         parsed = with_relations_named(catalyst, parsed, query.text)
         parsed = parsed if names is None else names.resolved(parsed)
         parsed = parsed if names is None or named else names.with_hidden(parsed)
@@ -585,7 +585,7 @@ def _pointing(
     query: QueryText, start: int, end: int, message: str, hint: str | None, **facts: Any
 ) -> StatementError:
     """Return an error that underlines `start` to `end`, which are positions in the text that was passed to Spark."""
-    at = spelled(query.text).original
+    at = spark_query(query.text).original
     text = query.source or query.text
     return pointing(text, query.start + at(start), query.start + at(end), message, hint=hint, **facts)
 
@@ -630,7 +630,7 @@ def _no_window(query: QueryText, column: str) -> StatementError:
     other."""
     message = f"window_time() takes a window that the same query makes with window(), and {column} is none"
     hint = f"add the time to the view that makes the window: SELECT {column}, window_time({column}) AS t, ..."
-    text = spelled(query.text).text
+    text = spark_query(query.text).text
     called = re.search(rf"\bwindow(_time)?\s*\(\s*(\w+\s*\.\s*)?`?{column}\b`?[^()]*\)", text, re.IGNORECASE)
     if called is None:
         return StatementError(message, hint=hint, reason="window-time")
@@ -639,7 +639,7 @@ def _no_window(query: QueryText, column: str) -> StatementError:
 
 def _underlined(query: QueryText, error: PySparkException, first: str, message: str) -> StatementError:
     """Return Spark's error with the part of the query underlined that Spark names, if any."""
-    text = spelled(query.text).text
+    text = spark_query(query.text).text
     for context in error.getQueryContext() or []:
         start, stop = context.startIndex(), context.stopIndex()
         if 0 <= start <= stop < len(text):

@@ -15,7 +15,7 @@ from headwater.core.errors import StatementError
 from headwater.core.types import quote
 from headwater.log.protocol import Log
 from headwater.plan.relations.metadata_columns import fitted, hidden_among, read_records, topic_schema
-from headwater.serving.name_hints import nearest
+from headwater.serving.name_hints import suggest
 from headwater.sql.lexer import Word, pointing, words_of
 
 ROWS_AT_ONCE = 500_000
@@ -116,7 +116,7 @@ def _decline(
 ) -> NoReturn:
     if (unknown := _UNKNOWN.fullmatch(reason)) is not None:
         name = unknown[1]
-        near = nearest(name, schema.names)
+        near = suggest(name, schema.names)
         hint = f"did you mean {near}?" if near else f"it has {', '.join(topic.schema.names)}"
         word = next((w for w in words if w.is_name and w.text.lower() == name.lower().split(".")[-1]), None)
         start, end = (word.start, word.end) if word is not None else (0, len(where))

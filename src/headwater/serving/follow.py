@@ -298,12 +298,12 @@ class Following(Generic[Item]):
 class FollowedView:
     """A view as a followed relation: its changes are stored in the ticks. Needs no Spark."""
 
-    def __init__(self, store: StateStore, view: str, spelled: Callable[[str], str]) -> None:
+    def __init__(self, store: StateStore, view: str, canonical_name: Callable[[str], str]) -> None:
         self.view = view
         self.name = f"view {view!r}"
         self.schema = pa.schema([])
         self._store = store
-        self._spelled = spelled
+        self._canonical_name = canonical_name
 
     def mark(self, manifest: Manifest) -> Mark | None:
         """Return the view's history at a tick; None if the view is not live in it."""
@@ -312,7 +312,7 @@ class FollowedView:
 
     def check(self, manifest: Manifest) -> None:
         """Raise an error if the view is not declared, or is stopped; a declared view will become part of a tick."""
-        self._spelled(self.view)
+        self._canonical_name(self.view)
         state = manifest.views.get(self.view)
         if state is not None and state.status == "stopped":
             view_state(manifest, self.view)

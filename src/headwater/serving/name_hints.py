@@ -21,7 +21,7 @@ def relation_names(log: Log) -> list[str]:
     return sorted({*log.topics(), *(name for view in views for name in (view.name, *derived_of(view)))})
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def suggest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a misspelled name most likely stands for, or None."""
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_lower, 1)
@@ -46,7 +46,7 @@ def names_hinted(log: Log) -> Iterator[None]:
         if "missing" not in error.facts:
             raise
         known = relation_names(log)
-        near = nearest(error.facts["missing"], known)
+        near = suggest(error.facts["missing"], known)
         hint = _unquoted(error, known) or (f"did you mean {near}?" if near else None)
         if hint is None and known:
             more = ", ..." if len(known) > _SHOWN_MAX else ""

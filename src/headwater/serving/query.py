@@ -70,9 +70,9 @@ def relations(
             unversioned = view_without_versions(name)
             load = _view_loader(store, manifest, name)
             found[name.lower()] = QueryRelation(name, columns, load, unversioned, _key_of(state))
-        for beside, shown in derived_of(view).items():
-            if names is None or is_named(beside, names):
-                found[beside.lower()] = QueryRelation(beside, shown, _view_loader(store, manifest, beside))
+        for derived, shown in derived_of(view).items():
+            if names is None or is_named(derived, names):
+                found[derived.lower()] = QueryRelation(derived, shown, _view_loader(store, manifest, derived))
     for name, topic in log.topics().items():
         if names is None or is_named(name, names):
             schema = topic_schema(topic, hidden_among(names or ()))

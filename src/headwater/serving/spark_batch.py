@@ -53,7 +53,7 @@ from headwater.plan.time.session_values import with_sessions_kept
 from headwater.spark.catalyst import Catalyst, Jvm, collected, output_of, plain_type
 from headwater.spark.spark_errors import evaluation_error, own_errors, unplanned
 from headwater.sql import statements as s
-from headwater.sql.ordered_aggregates import spelled
+from headwater.sql.ordered_aggregates import spark_query
 from headwater.sql.system_time import may_read_versions
 from headwater.udf.folds import parse_fold
 from headwater.udf.udf_calls import worker_failure
@@ -76,9 +76,9 @@ class BatchSession:
     def __init__(
         self, spark: SparkSession, log: Log | None, cut: Ends, functions: Functions | None = None
     ) -> None:
-        from headwater.spark.spark_session import beside
+        from headwater.spark.spark_session import own_session
 
-        self._spark = beside(spark)
+        self._spark = own_session(spark)
         self._spark.conf.set("spark.sql.runSQLOnFiles", "false")  # only topics and views can be read
         # This rule evaluates expressions over in-memory rows before filters are pushed down to them: also on rows that a
         # join excludes because of a NULL key, where an expression may fail. Over files, and in views, such rows are
@@ -154,7 +154,7 @@ class BatchSession:
         if may_read_versions(query.text):
             known |= self.unversioned
             known |= {table_topic(name): self._opened[name] for name in self._opened if is_versions(name)}
-        return VersionedNames(self._catalyst, opened, dotted, known, spelled(query.text), refuser(query))
+        return VersionedNames(self._catalyst, opened, dotted, known, spark_query(query.text), refuser(query))
 
     def _apart(self, definition: ViewDefinition, frame: DataFrame) -> DataFrame:
         """Materialize the rows of a view with session windows: Spark would push a filter on a session, even one of another

@@ -88,10 +88,12 @@ def first_line(error: BaseException) -> str:
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     get = getattr(error, "getMessage", None)
     message = (get() if get is not None else None) or ("" if java is not None else str(error))
-    told = _first(message)
-    if java is not None and (not told or told.endswith("awaitResult:") or "Job aborted" in told):
-        told = _root(java) or told
-    return told or type(error).__name__
+    message_line = _first(message)
+    if java is not None and (
+        not message_line or message_line.endswith("awaitResult:") or "Job aborted" in message_line
+    ):
+        message_line = _root(java) or message_line
+    return message_line or type(error).__name__
 
 
 def _root(java: Any) -> str:
@@ -102,8 +104,8 @@ def _root(java: Any) -> str:
             break
         java = cause
     message = java.getMessage()
-    told = _first(str(message)) if message is not None else ""
-    return told or _first(str(java.toString()))
+    message_line = _first(str(message)) if message is not None else ""
+    return message_line or _first(str(java.toString()))
 
 
 def _first(message: str) -> str:
@@ -115,15 +117,15 @@ def _first(message: str) -> str:
     return first.split(" SQLSTATE:")[0].split(" If necessary set")[0].strip()
 
 
-def _is_among(error: Exception, told: str, signs: tuple[str, ...]) -> bool:
-    said = f"{type(error).__name__} {str(error)[:2_000]} {told}"
+def _is_among(error: Exception, message_line: str, signs: tuple[str, ...]) -> bool:
+    said = f"{type(error).__name__} {str(error)[:2_000]} {message_line}"
     return any(sign in said for sign in signs)
 
 
-def _is_lost(error: Exception, told: str) -> bool:
+def _is_lost(error: Exception, message_line: str) -> bool:
     """Whether the JVM is gone: when it ends during a call, Py4J only reports that the call failed."""
     is_broken_off = type(error).__name__ == "Py4JError" and "Trace:" not in str(error)
-    return is_broken_off or _is_among(error, told, _LOST)
+    return is_broken_off or _is_among(error, message_line, _LOST)
 
 
 def _lost(cause: str) -> SparkJobError:

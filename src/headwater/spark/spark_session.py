@@ -163,7 +163,7 @@ def _ours(spark: SparkSession) -> SparkSession:
     """Return a session on the user's cluster with Headwater's own settings and temporary views."""
     # Spark's Python side logs every rejected query with its full stack trace; the Headwater error is enough.
     logging.getLogger("SQLQueryContextLogger").disabled = True
-    own = beside(spark)
+    own = own_session(spark)
     # Spark truncates the text of every plan by the setting of the default session, whichever session the plan belongs to
     sessions = getattr(spark._jvm.org.apache.spark.sql.classic, "SparkSession$")  # type: ignore[union-attr]
     default = getattr(sessions, "MODULE$").getDefaultSession()
@@ -173,7 +173,7 @@ def _ours(spark: SparkSession) -> SparkSession:
 
 
 @own_errors(unplanned)
-def beside(spark: SparkSession) -> SparkSession:
+def own_session(spark: SparkSession) -> SparkSession:
     """Return a new session on the same cluster with Headwater's query semantics, whatever settings Spark was started with."""
     own = spark.newSession()
     started = spark._jsparkSession.sharedState().conf().getAll()

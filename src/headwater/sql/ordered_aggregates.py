@@ -22,7 +22,7 @@ _BETWEEN = ") WITHIN GROUP ("
 
 
 @dataclass(frozen=True)
-class Spelled:
+class SparkQuery:
     """A query as passed to Spark, and where text was inserted into the original."""
 
     text: str
@@ -44,7 +44,7 @@ class Spelled:
         return at
 
 
-def spelled(text: str) -> Spelled:
+def spark_query(text: str) -> SparkQuery:
     """Return a query with orders inside of list function calls moved after the call, expressions of AS OF quoted, and
     MATCH_RECOGNIZE replaced by blanks."""
     matches = match_places(text)
@@ -52,7 +52,7 @@ def spelled(text: str) -> Spelled:
     quoted = list(quotes(text))
     added = sorted([*quoted, *((place, _BETWEEN) for place in _orders(text)), *insertions(matches)])
     if not added:
-        return Spelled(text)
+        return SparkQuery(text)
     places = [place for place, _ in added]
     parts = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
     made = "".join(more + part for more, part in zip(["", *(more for _, more in added)], parts, strict=True))
@@ -62,7 +62,7 @@ def spelled(text: str) -> Spelled:
 
     ends = [place for place, _ in quoted]
     clauses = (Clause(now(a) + 1, now(b)) for a, b in zip(ends[::2], ends[1::2], strict=True))
-    return Spelled(made, tuple((place, len(more)) for place, more in added), tuple(clauses))
+    return SparkQuery(made, tuple((place, len(more)) for place, more in added), tuple(clauses))
 
 
 def _orders(text: str) -> list[int]:

@@ -118,7 +118,7 @@ class WorkspaceInspection:
     @property
     def supervisor(self) -> Supervisor:
         """The supervisor of sources, sinks and alerts."""
-        return self._workspace._outside
+        return self._workspace._supervisor
 
     @property
     def sources(self) -> SourceManager:

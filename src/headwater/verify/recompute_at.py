@@ -22,7 +22,7 @@ from headwater.engine.collections.engine_context import EngineContext
 from headwater.engine.collections.retention_holds import removed
 from headwater.engine.collections.version_table import all_records, readable_versions
 from headwater.engine.collections.workload import admission_of, definition_at, derived_of
-from headwater.engine.row_errors.late_rows import LATE_NAME, told_of, watermarks_at
+from headwater.engine.row_errors.late_rows import LATE_NAME, reports_of, watermarks_at
 from headwater.log.protocol import Log
 from headwater.operators.aggregate.frequent_items import FrequentItems
 from headwater.operators.zset.delta import Delta
@@ -118,10 +118,10 @@ class PastRelations:
         for name, view in self._definitions.items():
             if name.lower() in names:
                 found[name.lower()] = QueryRelation(name, view.columns, partial(self._load_view, name))
-            for beside, columns in derived_of(view).items():
-                if not is_named(beside, names):
+            for derived, columns in derived_of(view).items():
+                if not is_named(derived, names):
                     continue
-                found[beside.lower()] = QueryRelation(beside, columns, partial(self._load_view, beside))
+                found[derived.lower()] = QueryRelation(derived, columns, partial(self._load_view, derived))
         for name, topic in self._log.topics().items():
             if name.lower() in names and name.lower() not in found:
                 schema = topic_schema(topic, hidden_among(names))
@@ -259,7 +259,7 @@ class PastRelations:
             rows = [
                 (topic, Delta.of(batch_of(table := free_table(part), table.schema))) for topic, part in parts
             ]
-            late = told_of(rows, definition.late)
+            late = reports_of(rows, definition.late)
             self._units.give(f"{definition.name}.{LATE_NAME}", pa.Table.from_batches([late.rows]))
         return made
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headwater.core.errors import ConflictError, HeadwaterError
 from headwater.core.faults import Component
 from headwater.engine.collections.engine_context import EngineContext
-from headwater.engine.collections.shadow_builds import BESIDE, REBUILD, due
+from headwater.engine.collections.shadow_builds import REBUILD, SHADOW, due
 from headwater.log.protocol import Log
 from headwater.state.manifest import Manifest, ViewState
 from headwater.state.store import StateStore
@@ -72,7 +72,7 @@ def compare_shadow_builds(
     waiting = due(log, manifest)
     if not waiting or manifest is None:
         return False
-    new = {name: replace(manifest.views[f"{name}{BESIDE}"], name=name) for name in waiting}
+    new = {name: replace(manifest.views[f"{name}{SHADOW}"], name=name) for name in waiting}
     left, failed = set(waiting), dict[str, str]()
 
     def say(name: str, found: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ def compare_shadow_builds(
     try:
         then = replace(manifest, views={**manifest.views, **new})
         # Read first: the tick may no longer be kept when the computation ends.
-        has = {name: view_contents(store, manifest, f"{name}{BESIDE}") for name in waiting}
+        has = {name: view_contents(store, manifest, f"{name}{SHADOW}") for name in waiting}
 
         def held(name: str) -> pa.Table:
             return has[name] if name in has else view_contents(store, manifest, name)

@@ -186,8 +186,8 @@ def write_actions(
     """Write actions, and rows of other topics, in one append. ConflictError, with nothing written, if a letter has another
     version than in `versions`, because another action was recorded, or if a topic does not end where `expect` says."""
     topic = _topic(log)
-    told = [_without_private(log, record) for record in actions]
-    noted = [{name: getattr(record, name) for name in SCHEMA.names} for record in told]
+    recorded = [_without_private(log, record) for record in actions]
+    noted = [{name: getattr(record, name) for name in SCHEMA.names} for record in recorded]
     batches = {topic.name: [conform(noted, topic)]}
     made_for = {topic.name: topic.incarnation}
     for name, batch in (rows or {}).items():

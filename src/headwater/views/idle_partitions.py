@@ -37,7 +37,7 @@ class Heard:
     since: Microseconds
 
 
-def silent(
+def without_input(
     partitions: Mapping[int, Heard], idle_after_us: Microseconds, now_us: Microseconds
 ) -> frozenset[int]:
     """Return the partitions without input for `idle_after_us`."""
@@ -52,7 +52,7 @@ def decide(
     now_us: Microseconds,
 ) -> dict[int, Microseconds]:
     """Return the new watermark of each idle partition whose watermark must advance."""
-    quiet = silent(partitions, idle_after_us, now_us)
+    quiet = without_input(partitions, idle_after_us, now_us)
     speaking = [heard.watermark for p, heard in partitions.items() if p not in quiet]
     known = [watermark for watermark in speaking if watermark is not None]
     if len(known) < len(speaking):
@@ -90,7 +90,7 @@ class IdlePartitions:
     def _raise(self, topic: TopicDefinition, idle_after_us: Microseconds) -> None:
         infos, now_us = self._log.partitions(topic.name), self._clock.now_us()
         partitions = {p: Heard(i.watermark, max(i.heard_at, self._began_us)) for p, i in infos.items()}
-        wholly = len(silent(partitions, idle_after_us, now_us)) == len(partitions)
+        wholly = len(without_input(partitions, idle_after_us, now_us)) == len(partitions)
         if wholly and self._log.clock.doubt is not None:
             # a watermark never falls: advanced by a wrong clock, it would make every later row late
             return
@@ -107,6 +107,6 @@ class IdlePartitions:
 
     def _expire(self, topic: str, timeout_us: Microseconds) -> None:
         now_us = self._clock.now_us()
-        for producer, promise in self._log.producer_watermarks(topic).items():
-            if now_us - max(promise.heard_at, self._began_us) >= timeout_us:
-                self._log.retire(topic, producer, idle_since=promise.heard_at)
+        for producer, watermark in self._log.producer_watermarks(topic).items():
+            if now_us - max(watermark.heard_at, self._began_us) >= timeout_us:
+                self._log.retire(topic, producer, idle_since=watermark.heard_at)

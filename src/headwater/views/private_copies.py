@@ -112,7 +112,7 @@ def _of_topic(topic: TopicDefinition) -> Origins:
     return tuple(
         ColumnOrigin(frozenset({subjects[private[name]]}))
         if name in private
-        else ColumnOrigin(tells=frozenset({subjects[name]}))
+        else ColumnOrigin(identifies=frozenset({subjects[name]}))
         if name in subjects
         else PLAIN
         for name in topic.schema.names
@@ -142,6 +142,6 @@ def private_columns(origins: Origins, prefer: Iterable[int] = ()) -> list[Privat
     found = []
     for column, origin in enumerate(origins):
         if origin.of:
-            by = next((c for c in order if not origins[c].of and origin.of <= origins[c].tells), None)
+            by = next((c for c in order if not origins[c].of and origin.of <= origins[c].identifies), None)
             found.append(Private(column, by, tuple(origin.of)))
     return found

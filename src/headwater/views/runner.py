@@ -25,7 +25,7 @@ from headwater.core.parallel import WaitedThread
 from headwater.core.storage import Storage
 from headwater.engine.collections.collections import view_of
 from headwater.engine.collections.engine_context import EngineContext
-from headwater.engine.collections.shadow_builds import BESIDE, due
+from headwater.engine.collections.shadow_builds import SHADOW, due
 from headwater.engine.collections.workload import definitions
 from headwater.engine.metrics.rows_taken import TakenIn
 from headwater.engine.row_errors.rejected_row_counts import RejectedRows, since
@@ -254,8 +254,8 @@ def _caught_up(room: EngineHost) -> Callable[[Manifest], bool]:
     def reached(manifest: Manifest) -> bool:
         for name in views.keys() & definitions(room.log).keys():
             state, wanted = manifest.views.get(name), views[name].incarnation
-            beside = manifest.views.get(f"{name}{BESIDE}")
-            if beside is not None and beside.status == "stopped" and beside.incarnation >= wanted:
+            build = manifest.views.get(f"{name}{SHADOW}")
+            if build is not None and build.status == "stopped" and build.incarnation >= wanted:
                 continue  # the shadow build will not become active
             if state is None or state.incarnation < wanted or state.status == "backfilling":
                 return False
@@ -354,7 +354,7 @@ class Runner:
 
     def stop(self) -> RunReport:
         """Stop after the tick under way, and return the report. Raises the error that ended the engine, if any."""
-        # a later `look` sees the stop, and starts no connector again
+        # a later `reconcile` sees the stop, and starts no connector again
         with self._companions_lock:
             self._stop.set()
         if self._companions is not None:

@@ -23,7 +23,7 @@ from headwater.engine.collections.workload import definitions
 from headwater.log.protocol import Log
 from headwater.log.topic import Topic
 from headwater.plan.percolator.stored_query import StoredQueryReader
-from headwater.serving.name_hints import nearest
+from headwater.serving.name_hints import suggest
 from headwater.serving.spark_batch import current_rows
 from headwater.sql.standing_statements import QUERIES, StandingDefinition, parse_standing
 
@@ -169,7 +169,7 @@ def find_standing(log: Log, name: str) -> tuple[str, StandingDefinition]:
     names = [one for one, standing in known.items() if standing is not None]
     found = next((one for one in known if one.lower() == name.lower()), None)
     if found is None:
-        near = nearest(name, names)
+        near = suggest(name, names)
         hint = f"did you mean {near!r}?" if near else f"CREATE STANDING QUERY {name} ON topic (column, ...)"
         raise ViewNotFoundError(f"there is no standing query {name!r}", hint=hint, view=name)
     standing = known[found]

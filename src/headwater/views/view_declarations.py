@@ -14,7 +14,7 @@ from headwater.engine.collections.collections import view_of
 from headwater.engine.collections.retention_holds import HOLD, beginning, hold_from_start, removed
 from headwater.engine.collections.version_table import readable_versions
 from headwater.engine.collections.workload import VIEW, definitions, derived_of, keep_past
-from headwater.engine.row_errors.late_rows import LATE_NAME, late_schema, tells
+from headwater.engine.row_errors.late_rows import LATE_NAME, late_schema, reports_late_rows
 from headwater.plan.relations.metadata_columns import versions_of
 from headwater.plan.time.late_policy import Policy
 from headwater.serving.name_hints import names_hinted
@@ -76,7 +76,7 @@ class ViewDeclarations:
         options = view_options(s.resolve(statement.options))
         with names_hinted(self._log):
             plan = catalog.plan(statement.query, policy=Policy(options, statement.emit_on_close))
-        late = late_schema(plan.late) if tells(options.late, options.correct_for_us) else None
+        late = late_schema(plan.late) if reports_late_rows(options.late, options.correct_for_us) else None
         made = statement.definition(plan.schema, plan.inputs, late=late)
         if made.options.state == BOUNDED:
             refuse_growth(plan, extents(catalog.units(), self._log.topics()))
@@ -172,11 +172,11 @@ class ViewDeclarations:
 
     def rebuild(self, name: str, *, verify: bool = True) -> list[str]:
         """Rebuild a view, and those that read it, as shadow builds in the next run; return their names."""
-        return renew(self._log, self._names.spelled(name), shadow=True, verify=verify)
+        return renew(self._log, self._names.canonical_name(name), shadow=True, verify=verify)
 
     def old(self, name: str, *, drop: bool = False) -> int | None:
         """Return the last tick of the version from before a rebuild, as long as it is kept; with `drop`, stop keeping it."""
-        return (drop_old if drop else old)(self._log, self._store, self._names.spelled(name))
+        return (drop_old if drop else old)(self._log, self._store, self._names.canonical_name(name))
 
     def replay_late(self, name: str) -> int:
         """Replay the late rows of a view, and return their number. The next run builds the view from the log as a shadow

@@ -25,7 +25,7 @@ class View:
 
     def __init__(self, views: Views, name: str) -> None:
         self._views = views
-        self.name = views.names.spelled(name)
+        self.name = views.names.canonical_name(name)
 
     def __repr__(self) -> str:
         return f"<View {self.name}>"

@@ -12,7 +12,7 @@ from headwater.core.errors import EngineRunningError
 from headwater.core.positions import Receipt
 from headwater.core.storage import Storage
 from headwater.engine.collections.engine_context import EngineContext
-from headwater.engine.collections.retention_holds import let_go
+from headwater.engine.collections.retention_holds import release_records
 from headwater.engine.collections.workload import definitions
 from headwater.engine.tick.listener import Listener
 from headwater.log.commit_history import check_commit
@@ -112,7 +112,7 @@ class Views:
         with suppress(EngineRunningError), self._room.claim():
             latest = self.store.latest_whole()
             if latest is not None:
-                let_go(self._log, Bases(self.store.storage), latest, self._clock)
+                release_records(self._log, Bases(self.store.storage), latest, self._clock)
 
     def newest(self) -> Manifest | None:
         """Return the newest tick whose manifest is not damaged; cheap after a run of this process."""

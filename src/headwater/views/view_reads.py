@@ -103,14 +103,14 @@ class ViewReads:
         tick = self._tick_of(as_of)
         if tick is not None and (cut := self._collected(tick)) is not None:
             with closing(self._past(cut)) as past:
-                return past.view(self._names.spelled(name))
+                return past.view(self._names.canonical_name(name))
         if (manifest := self.at(tick)) is None:
             raise self._never_run(name)
-        return view_contents(self._store, manifest, self._names.spelled(name))
+        return view_contents(self._store, manifest, self._names.canonical_name(name))
 
     def changes(self, name: str, since: Token) -> pa.Table:
         """Return the changes of a view after a tick."""
-        found = self._names.spelled(name)
+        found = self._names.canonical_name(name)
         if not (ticks := self._store.ticks()):
             raise self._never_run(name)
         if since.number > ticks[-1]:
@@ -119,7 +119,7 @@ class ViewReads:
 
     def follow(self, name: str, since: Token | None, timeout_ms: float | None, *, resync: bool) -> Changes:
         """Return the rows of a view, or its changes after a tick, followed by the changes of every tick."""
-        followed = FollowedView(self._store, self._names.spelled(name), self._names.spelled)
+        followed = FollowedView(self._store, self._names.canonical_name(name), self._names.canonical_name)
         return Changes(followed, self._ticks, FollowStart(since, timeout_ms), resync=resync)
 
     def subscribe(
@@ -138,7 +138,7 @@ class ViewReads:
         manifest = self.at(as_of)
         if manifest is None:
             raise self._never_run(name)
-        return why(self._log, self._store, self._tools, manifest, self._names.spelled(name), key)
+        return why(self._log, self._store, self._tools, manifest, self._names.canonical_name(name), key)
 
     def frame(self, name: str) -> DataFrame:
         """Return a view, or a topic, as a Spark DataFrame at the newest tick."""
@@ -183,7 +183,7 @@ class ViewReads:
         )
 
     def _never_run(self, name: str) -> Exception:
-        return not_run_yet(self._names.spelled(name))
+        return not_run_yet(self._names.canonical_name(name))
 
 
 def _refuse_other_than_query(text: str) -> None:

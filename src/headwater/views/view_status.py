@@ -80,7 +80,7 @@ def account_of(state: ViewState | None) -> dict[str, int]:
 def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:
     """Return lines that name the stopped views of a tick, the reasons and the next step; an empty list if none is stopped. A
     view that the next tick will rebuild is omitted."""
-    from headwater.engine.collections.shadow_builds import BESIDE
+    from headwater.engine.collections.shadow_builds import SHADOW
     from headwater.engine.collections.workload import definitions
     from headwater.views.runner import still_stopped
 
@@ -88,7 +88,7 @@ def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:
     stopped, lines = [], []
     for name, reason in still_stopped(manifest).items():
         assert manifest is not None
-        view = views.get(name.removesuffix(BESIDE))
+        view = views.get(name.removesuffix(SHADOW))
         if view is not None and view.incarnation == manifest.views[name].incarnation:
             what = f"view {name}" if name == view.name else f"the new definition of view {view.name}"
             lines.append(f"{what} is stopped: {reason}")
@@ -100,7 +100,7 @@ def stopped_lines(log: Log, manifest: Manifest | None) -> list[str]:
     # the reason names the next step
     if "ACCEPT DROP" in (first.reason or ""):
         return lines
-    name = first.name.removesuffix(BESIDE)
+    name = first.name.removesuffix(SHADOW)
     lines.append(
         f"hint: correct the cause, then headwater rebuild {name}; on_error = 'divert' leaves failed rows out, and records them in {name}.errors"
     )

@@ -48,11 +48,11 @@ class App:
     """The ASGI application; `stop` ends its streams before the server stops."""
 
     def __init__(
-        self, workspace: Workspace, settings: ServerSettings | None = None, *, beside_engine: bool = False
+        self, workspace: Workspace, settings: ServerSettings | None = None, *, with_engine: bool = False
     ) -> None:
         self._workspace = workspace
         self._settings = settings or ServerSettings()
-        self._beside_engine = beside_engine
+        self._with_engine = with_engine
         self._served: ServedWorkspace | None = None
         self.state = State()
         self._router = Router(
@@ -89,7 +89,7 @@ class App:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: App) -> AsyncIterator[None]:
-        made = ServedWorkspace(self._workspace, self._settings, beside_engine=self._beside_engine)
+        made = ServedWorkspace(self._workspace, self._settings, with_engine=self._with_engine)
         await made.open()
         app.state.served = self._served = made
         try:

@@ -1,7 +1,7 @@
 """Waits for ticks and records without a thread per client: two threads watch, and any number of coroutines wait.
 
 The threads wait for notifications of the log and the state, whichever process commits. A coroutine that wakes up checks
-its condition and waits again; spurious wake-ups are harmless, and the delay of a missed one is at most `LOOK_S`.
+its condition and waits again; spurious wake-ups are harmless, and the delay of a missed one is at most `POLL_S`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headwater.log.protocol import Log
     from headwater.views.view_manager import Views
 
-LOOK_S = 2.0
+POLL_S = 2.0
 """Longest wait of a coroutine before it checks its condition again, in seconds."""
 WAIT_MS = 500.0
 REST_S = 0.005
@@ -114,7 +114,7 @@ class Watch:
                     self.ticks.ring_from_afar()
                 self._views.arrivals.wait(lambda seen=seen: self._newest() != seen, WAIT_MS)  # type: ignore[misc]
                 self._faults["ticks"].works()
-            except Exception as error:  # noqa: BLE001 - waiting coroutines check again at `LOOK_S`; the health shows the fault
+            except Exception as error:  # noqa: BLE001 - waiting coroutines check again at `POLL_S`; the health shows the fault
                 self._failed("ticks", error)
             self._closed.wait(REST_S)
 
@@ -137,7 +137,7 @@ class Watch:
                         bell.ring_from_afar()
                 self._log.wait_commit(sequence, WAIT_MS)
                 self._faults["records"].works()
-            except Exception as error:  # noqa: BLE001 - waiting coroutines check again at `LOOK_S`; the health shows the fault
+            except Exception as error:  # noqa: BLE001 - waiting coroutines check again at `POLL_S`; the health shows the fault
                 self._failed("records", error)
             self._closed.wait(REST_S)
 

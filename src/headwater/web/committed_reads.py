@@ -72,10 +72,10 @@ def manifest_at(views: Views, as_of: int | str | datetime | None) -> Manifest | 
 
 def view_relation(log: Log, views: Views, name: str, manifest: Manifest | None) -> QueryRelation:
     """Return a view, or a relation derived from it such as `<view>.late`, at a tick; ViewNotFoundError."""
-    spelled = views.names.spelled(name)
-    found = relations(log, views.store, manifest, {spelled.lower()})[spelled.lower()]
+    stored = views.names.canonical_name(name)
+    found = relations(log, views.store, manifest, {stored.lower()})[stored.lower()]
     if manifest is None:
-        raise not_run_yet(spelled)
+        raise not_run_yet(stored)
     return found
 
 

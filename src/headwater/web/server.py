@@ -120,12 +120,12 @@ def serve(workspace: Workspace, settings: ServerSettings, started: Callable[[str
 
 
 @contextlib.contextmanager
-def beside(workspace: Workspace, settings: ServerSettings) -> Iterator[str]:
+def serve_in_thread(workspace: Workspace, settings: ServerSettings) -> Iterator[str]:
     """Serve in a thread during the block, next to an engine of this process; yields the URL."""
     check(settings, workspace)
     with contextlib.closing(bind(settings)) as listening:
         up = threading.Event()
-        server = _make_server(App(workspace, settings, beside_engine=True), settings, up.set)
+        server = _make_server(App(workspace, settings, with_engine=True), settings, up.set)
         thread = threading.Thread(
             target=lambda: server.run(sockets=[listening]), name="headwater-web", daemon=True
         )

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from headwater.core.errors import LogTimeoutError, UsageError
 from headwater.core.positions import Receipt
 from headwater.sql.duckdb.query_processes import QueryProcesses
-from headwater.web.commit_waiters import LOOK_S, Watch
+from headwater.web.commit_waiters import POLL_S, Watch
 from headwater.web.event_streams import Streams
 from headwater.web.idempotency_keys import (
     DELIVERIES,
@@ -56,15 +56,13 @@ SOURCE_WAIT_S = 0.2
 class ServedWorkspace:
     """A workspace that is being served. Created, used and closed within one event loop."""
 
-    def __init__(
-        self, workspace: Workspace, settings: ServerSettings, *, beside_engine: bool = False
-    ) -> None:
-        """`beside_engine`: the engine, and with it the sources, run in this process."""
+    def __init__(self, workspace: Workspace, settings: ServerSettings, *, with_engine: bool = False) -> None:
+        """`with_engine`: the engine, and with it the sources, run in this process."""
         self.workspace = workspace
         self.settings = settings
         self.log: Log = workspace.log
         self.views: Views = workspace._views
-        self.supervisor: Supervisor = workspace._outside
+        self.supervisor: Supervisor = workspace._supervisor
         self.clock = workspace._clock
         self.guests = Guests(self.log, insecure=settings.insecure)
         self.streams = Streams(settings.streams_max, settings.retry_after_s, self.guests.may_stay)
@@ -82,7 +80,7 @@ class ServedWorkspace:
         self._stream_steps = WorkerPool(
             "stream", settings.stream_threads, 2 * settings.streams_max, *bounds, spare=1
         )
-        self._beside_engine = beside_engine
+        self._with_engine = with_engine
         keys = IdempotencyKeys(self.log, self.clock, partial(self._keys_topic, TOPIC, RETENTION))
         deliveries = IdempotencyKeys(
             self.log,
@@ -116,7 +114,7 @@ class ServedWorkspace:
         self.processes.close()  # first: threads wait for the processes
         for work in (self._readings, self._scans, self._queries, self._heavy, self._stream_steps):
             await work.close()
-        if not self._beside_engine:
+        if not self._with_engine:
             await asyncio.to_thread(self.supervisor.alerts.stop)
         # last: a background refresh in progress would start the hooks again
         await asyncio.to_thread(self.supervisor.sources.hooks.rest)
@@ -179,7 +177,7 @@ class ServedWorkspace:
                     f"the views did not read that append within {timeout_s:g} s",
                     hint="timeout= waits longer; `headwater status` shows how far they are behind",
                 )
-            await bell.wait(min(left, LOOK_S), rung)
+            await bell.wait(min(left, POLL_S), rung)
 
     async def _captured(self, after: str, timeout_s: float) -> Receipt:
         """Return a receipt of all records of the only source up to a position. If the engine is in another process,
@@ -192,7 +190,7 @@ class ServedWorkspace:
                 hint="pass the receipt of an append, such as clicks:0@17-20",
             )
         sequence = sources.position_of(after)
-        if self._beside_engine:  # this process can request the position of an idle server
+        if self._with_engine:  # this process can request the position of an idle server
             return await self._scans.run(
                 lambda: self.supervisor.wait_captured(names[0], sequence, timeout_s),
                 timeout_s + self.settings.query_s,
@@ -211,15 +209,15 @@ class ServedWorkspace:
         return Receipt({t: {p: (0, end) for p, end in parts.items() if end} for t, parts in ends.items()})
 
     async def _tend(self) -> None:
-        looks = [self.guests.refresh, self.supervisor.sources.hooks.serve]
-        if not self._beside_engine:
+        steps = [self.guests.refresh, self.supervisor.sources.hooks.serve]
+        if not self._with_engine:
             # Without an engine the server checks the alerts: one of them may be that no engine runs.
-            looks.append(self.supervisor.alerts.start)
+            steps.append(self.supervisor.alerts.start)
         while True:
             await asyncio.sleep(TEND_EVERY_S)
-            for look in looks:
+            for step in steps:
                 with contextlib.suppress(Exception):  # the next attempt may succeed
-                    await self.run(look)
+                    await self.run(step)
 
     def _keys_topic(self, name: str, retention: str) -> TopicDefinition:
         return self.workspace.topic(name, SCHEMA, retention=retention).definition

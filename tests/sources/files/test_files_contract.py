@@ -22,7 +22,7 @@ def small_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit for every few lines, and no waiting."""
     monkeypatch.setattr(scan_files, "COMMIT_BYTES", 100)
     monkeypatch.setattr(files_source, "SCAN_EVERY_S", 0.0)
-    monkeypatch.setattr(files_source, "LOOK_SHARE", 0)
+    monkeypatch.setattr(files_source, "SCAN_SHARE", 0)
 
 
 class FilesContract(SourceContract):

@@ -87,12 +87,12 @@ def rebuild(
 
 def _refuse_unknown(ws: Workspace, name: str) -> None:
     from headwater.core.errors import ViewNotFoundError
-    from headwater.serving.name_hints import nearest
+    from headwater.serving.name_hints import suggest
 
     known = [*ws.log.entries("view"), *ws.log.entries("sink")]
     if name in ws.log.entries("view"):
         return
-    near = nearest(name, known)
+    near = suggest(name, known)
     hint = f"did you mean {near!r}?" if near else "`headwater views` and SHOW SINKS list them"
     raise ViewNotFoundError(f"there is no view or sink {name!r}", hint=hint, view=name)
 

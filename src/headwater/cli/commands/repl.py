@@ -167,8 +167,8 @@ class Repl:
         name = name.strip("`")
         kinds = {kind for kind, found in names_of(self._ws) if found.lower() == name.lower()}
         quoted = ".".join(map(quote, name.split(".")))
-        outside = kinds and kinds <= {"source", "sink"}
-        self._execute(f"EXPLAIN {kinds.pop()} {quoted}" if outside else f"DESCRIBE {quoted}")
+        is_connector = kinds and kinds <= {"source", "sink"}
+        self._execute(f"EXPLAIN {kinds.pop()} {quoted}" if is_connector else f"DESCRIBE {quoted}")
 
 
 def is_complete(text: str) -> bool:

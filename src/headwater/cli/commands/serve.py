@@ -158,12 +158,12 @@ def serve(session: CommandSession, /, **options: Any) -> None:
 @contextmanager
 def served(ws: Workspace, port: int | None) -> Iterator[None]:
     """Serve during the block, to this machine only."""
-    from headwater.web.server import beside
+    from headwater.web.server import serve_in_thread
     from headwater.web.server_settings import ServerSettings
 
     log_plainly()
     settings = ServerSettings(port=PORT if port is None else port)
-    with beside(ws, settings) as where:
+    with serve_in_thread(ws, settings) as where:
         _print_address(ws, settings, where)
         yield
 

@@ -317,8 +317,8 @@ def _engine_line(engine: dict[str, Any] | None, health: dict[str, Any]) -> str:
         failed = [one["reason"] for one in health["unhealthy"] if one["kind"] == "engine"]
         return "not running" + (f"; it stopped with an error: {failed[0]}" if failed else "")
     said = f"process {engine['pid']} on {engine['host']}, since {engine['since']:%Y-%m-%d %H:%M:%S} UTC"
-    silent = engine["silent_seconds"]
-    return said + (f"; no heartbeat for {shown_seconds(silent)}" if silent * 1_000 > STALE_AFTER_MS else "")
+    idle_s = engine["silent_seconds"]
+    return said + (f"; no heartbeat for {shown_seconds(idle_s)}" if idle_s * 1_000 > STALE_AFTER_MS else "")
 
 
 def _tick_line(tick: dict[str, Any] | None) -> str:

@@ -93,7 +93,7 @@ class Observer:
 
     def _relations(self, alert: AlertDefinition) -> dict[str, QueryRelation]:
         views = self._views()
-        name = views.names.spelled(alert.on)
+        name = views.names.canonical_name(alert.on)
         found = relations(self._log, views.store, views.store.latest(), {name.lower()})
         return {name.lower(): found[name.lower()]}
 

@@ -142,7 +142,9 @@ class Alerts:
         if not made.metric:
             keys = self._views().reports.keys(made.on)
             made = replace(
-                made, on=self._views().names.spelled(made.on), key=min(keys, key=len) if keys else (WHOLE,)
+                made,
+                on=self._views().names.canonical_name(made.on),
+                key=min(keys, key=len) if keys else (WHOLE,),
             )
             refuse_plain_rows(self._log, made, made.on)
         existing = self._log.entries(ALERT).get(made.name)
@@ -177,7 +179,7 @@ class Alerts:
         if made.kind == "topic":
             topic = str(made.options["topic"])
             if not made.metric:
-                read = below(self._log, self._views().names.spelled(made.on))
+                read = below(self._log, self._views().names.canonical_name(made.on))
                 if topic.lower() in (name.lower() for name in read):
                     raise StatementError(
                         f"view {made.on!r} reads topic {topic!r}, to which alert {made.name!r} would write notices",

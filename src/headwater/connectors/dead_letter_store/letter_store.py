@@ -19,7 +19,7 @@ from headwater.core.json_csv import packed as packed
 from headwater.core.json_csv import unpacked as unpacked
 from headwater.core.types import format_type
 from headwater.core.values import UNFIT, array_of
-from headwater.serving.name_hints import nearest
+from headwater.serving.name_hints import suggest
 from headwater.views.dead_letter_actions import LetterAction, LetterActions
 
 State = Literal["open", "edited", "dropped", "replayed", "resolved"]
@@ -214,7 +214,7 @@ def refuse_unknown_columns(values: Mapping[str, Any], schema: pa.Schema, letter:
         )
     for name in values:
         if name not in schema.names:
-            near = nearest(str(name), schema.names)
+            near = suggest(str(name), schema.names)
             hint = f"did you mean {near}?" if near else f"its columns are {', '.join(schema.names)}"
             raise UsageError(
                 f"the row of {letter} has no column {name!r}", hint=hint, letter=letter, column=name

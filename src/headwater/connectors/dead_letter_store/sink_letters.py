@@ -16,7 +16,7 @@ from headwater.core.errors import AlreadyWrittenError, ConflictError, UsageError
 from headwater.log.protocol import Append, Log, Producer
 from headwater.operators.zset.delta import concat_rows, row_hashes, take_rows
 from headwater.sinks.base.applier import Letters
-from headwater.sinks.base.rejected_rows import Choose, Tried, Withheld
+from headwater.sinks.base.rejected_rows import Choose, RejectedSinkRows, Tried
 from headwater.views.dead_letter_actions import LetterAction, LetterActions
 
 SCHEMA = pa.schema(
@@ -97,7 +97,7 @@ def put_letters(log: Log, letters: Letters) -> None:
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-def letter_ids(sink: str, rejected: Withheld) -> list[str]:
+def letter_ids(sink: str, rejected: RejectedSinkRows) -> list[str]:
     """Return the names of the letters of rows. A name is derived from the row, so that it is the same wherever and whenever
     the row is rejected; in a changelog also from whether the row is deleted."""
     high, _ = row_hashes(rejected.rows)
@@ -126,7 +126,7 @@ def count_open(log: Log, sink: str, actions: LetterActions) -> int:
     return sum(not actions.is_dropped(letter, incarnation) for letter in letters)
 
 
-def count_dropped(sink: str, rejected: Withheld, actions: LetterActions, incarnation: int = 0) -> int:
+def count_dropped(sink: str, rejected: RejectedSinkRows, actions: LetterActions, incarnation: int = 0) -> int:
     """Count the rejected rows of a target whose dead letters were dropped."""
     return sum(actions.is_dropped(letter, incarnation) for letter in letter_ids(sink, rejected))
 
@@ -140,7 +140,7 @@ def chosen(
     def is_meant(letter: str) -> bool:
         return not actions.is_dropped(letter, incarnation) if letters is None else letter in letters
 
-    def choose(rejected: Withheld) -> Tried:
+    def choose(rejected: RejectedSinkRows) -> Tried:
         ids = letter_ids(sink, rejected)
         places = [p for p, letter in enumerate(ids) if is_meant(letter)]
         rows = [

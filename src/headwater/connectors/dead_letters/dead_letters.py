@@ -24,7 +24,7 @@ from headwater.core.arguments import text as text_of
 from headwater.core.arguments import whole_number
 from headwater.core.errors import ConflictError, HeadwaterError, LetterNotFoundError, UsageError
 from headwater.log.protocol import Log
-from headwater.serving.name_hints import nearest
+from headwater.serving.name_hints import suggest
 from headwater.views.dead_letter_actions import LetterAction, conflict, read_actions, write_actions
 
 LISTED = pa.schema(
@@ -278,7 +278,7 @@ class DeadLetters:
         if done is not None:
             store = next(s for s in self._stores if s.kind == done[-1].kind)
             return store, state_from_actions(done, len(done))
-        meant = nearest(name, [*near, *(i for i, _ in actions.letters())])
+        meant = suggest(name, [*near, *(i for i, _ in actions.letters())])
         raise LetterNotFoundError(
             f"there is no dead letter {name!r}",
             hint=f"did you mean {meant}?"
@@ -294,7 +294,7 @@ class DeadLetters:
         found = next((o for o in every if o.lower() == name.lower()), None)
         if found is not None:
             return found
-        meant = nearest(name, every)
+        meant = suggest(name, every)
         raise LetterNotFoundError(
             f"no source, view, sink or queue {name!r} has dead letters",
             hint=f"did you mean {meant}?"

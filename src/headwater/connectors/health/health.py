@@ -194,8 +194,8 @@ def _engine(clock: Clock, views: Views, faults: Mapping[tuple[FaultKind, str], F
         return ComponentHealth("engine", "engine", "running")
     frozen = owner(storage)
     if frozen is not None:
-        silent_s = max(0, clock.now_us() - frozen.heartbeat) / 1e6
-        reason = f"process {frozen.pid} on {frozen.host} has sent no heartbeat for {silent_s:.0f} s"
+        idle_s = max(0, clock.now_us() - frozen.heartbeat) / 1e6
+        reason = f"process {frozen.pid} on {frozen.host} has sent no heartbeat for {idle_s:.0f} s"
         return ComponentHealth("engine", "engine", "frozen", reason, "end that process, then headwater run")
     fault = faults.get(("engine", "engine"))
     if fault is not None:

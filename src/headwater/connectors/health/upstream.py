@@ -62,14 +62,14 @@ def _readers(log: Log, connected: Connectors) -> dict[Place, list[Place]]:
     """Return the dataflow as edges: for each place, the places that read from it."""
     found: dict[Place, list[Place]] = defaultdict(list)
     views = definitions(log)
-    spelled = {name.lower(): name for name in views}
+    by_lower = {name.lower(): name for name in views}
     for view in views.values():
         for read in map(view_of, view.reads):
             found["view" if read in views else "topic", read].append(("view", view.name))
     if log.entries(SINK):
         for name, sink in connected.sinks.definitions().items():
             view_name = view_of(sink.view).lower()
-            found["view", spelled.get(view_name, sink.view)].append(("sink", name))
+            found["view", by_lower.get(view_name, sink.view)].append(("sink", name))
             written = connected.sinks.topics_of(name)
             if written is not None:
                 found["sink", name].append(("topic", written.in_force))

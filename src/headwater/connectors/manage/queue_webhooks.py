@@ -37,7 +37,7 @@ from headwater.sinks.base.json_values import plain_values
 PROBES_MAX = 20
 """Number of times that one message may find the receiver still down before that counts as a delivery: perhaps the message
 itself brings it down."""
-LOOK_S = 0.2
+POLL_S = 0.2
 
 _log = logging.getLogger("headwater")
 
@@ -171,7 +171,7 @@ class Poster(Worker):
                 self.circuit.admit(hook.shown)
                 return True
             except TargetDownError:
-                if self._stopping.wait(LOOK_S):
+                if self._stopping.wait(POLL_S):
                     return False
 
     def _answered(self, status: int, said: str, hook: Hook) -> None:

@@ -67,7 +67,7 @@ class SinkDeclarations:
         made = statement.definition
         made = replace(made, key=self._key(made))
         self._refuse_circle(made)
-        view = self._views().names.spelled(made.view)
+        view = self._views().names.canonical_name(made.view)
         refuse_plain_letters(self._log, made, view)
         made = replace(made, private=private_in_copy(self._log, self._views(), made, view))
         shape = self.shape_of(made)
@@ -94,7 +94,7 @@ class SinkDeclarations:
         made = altered(was, statement.options)
         if made == was:
             return
-        refuse_plain_letters(self._log, made, self._views().names.spelled(made.view))
+        refuse_plain_letters(self._log, made, self._views().names.canonical_name(made.view))
         wanted, shape = wanted_of(made), self.shape_of(made)
         if {"url", "catalog"} & set(statement.options):
             target = self.open(made)
@@ -122,7 +122,7 @@ class SinkDeclarations:
         """Raise StatementError if the view reads, directly or not, the topic that its own sink writes: updates would never
         end."""
         topic = str(made.options.get("topic", "")) if made.kind == "topic" else ""
-        view = self._views().names.spelled(made.view)
+        view = self._views().names.canonical_name(made.view)
         if topic and topic.lower() in (name.lower() for name in below(self._log, view)):
             raise StatementError(
                 f"view {made.view!r} reads topic {topic!r}, which sink {made.name!r} would write to",
@@ -157,7 +157,7 @@ class SinkDeclarations:
     def shape_of(self, made: SinkDefinition) -> TargetShape:
         """Return the view, columns, key and mode of a declaration."""
         views = self._views()
-        view = views.names.spelled(made.view)
+        view = views.names.canonical_name(made.view)
         return TargetShape(made.name, view, views.names.columns(view), made.key, wanted_of(made).mode)
 
     def open(self, made: SinkDefinition) -> Target:

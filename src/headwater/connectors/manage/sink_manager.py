@@ -17,7 +17,7 @@ from headwater.core.clock import Clock
 from headwater.core.errors import UsageError
 from headwater.core.extras import require
 from headwater.log.protocol import Log
-from headwater.sinks.base.rejected_rows import Withheld
+from headwater.sinks.base.rejected_rows import RejectedSinkRows
 from headwater.sinks.base.sink_rebuild import Rebuilding, Step
 from headwater.sinks.base.sink_verify import SinkCheck, check
 from headwater.sinks.base.target import Target
@@ -140,7 +140,7 @@ class Sinks:
         """Return the properties of each running sink, here or in another process."""
         return self._statuses.facts()
 
-    def rejected(self, name: str) -> Withheld:
+    def rejected(self, name: str) -> RejectedSinkRows:
         """Return the rows that a sink's target rejected."""
         return self._statuses.rejected(name)
 

@@ -33,16 +33,18 @@ def probe_sinks(sinks: Sinks, names: Iterable[str]) -> dict[str, SinkStatus]:
     with answered:
         answered.wait_for(lambda: len(found) == len(wanted), PATIENCE_S)
         statuses = dict(found)
-    silent = f"its target has not answered within {PATIENCE_S:g} s"
+    unanswered = f"its target has not answered within {PATIENCE_S:g} s"
     return {
-        name: statuses.get(name) or known.get(name) or _unanswered(sinks, name, silent) for name in wanted
+        name: statuses.get(name) or known.get(name) or _unanswered(sinks, name, unanswered) for name in wanted
     }
 
 
-def _unanswered(sinks: Sinks, name: str, silent: str) -> SinkStatus:
+def _unanswered(sinks: Sinks, name: str, unanswered: str) -> SinkStatus:
     """Return the status of a sink whose target has not answered."""
     stopped = sinks.stopped(name)
-    return _not_known(name, "retrying", silent) if stopped is None else _not_known(name, "stopped", stopped)
+    return (
+        _not_known(name, "retrying", unanswered) if stopped is None else _not_known(name, "stopped", stopped)
+    )
 
 
 def _ask(

@@ -127,7 +127,9 @@ class SinkRunners:
     def feed(self, made: SinkDefinition) -> StoreFeed:
         """Return the feed of the view that a sink follows."""
         views = self._views()
-        return StoreFeed(views.store, views.names.spelled(made.view), views.arrivals.wait, self._workspace)
+        return StoreFeed(
+            views.store, views.names.canonical_name(made.view), views.arrivals.wait, self._workspace
+        )
 
     def forget(self, name: str) -> None:
         """Stop and remove the runner of a sink, and close its target."""

@@ -14,7 +14,7 @@ from headwater.connectors.manage.status_board import StatusBoard
 from headwater.core.errors import HeadwaterError
 from headwater.log.protocol import Log
 from headwater.sinks.base.applier import SinkLag, Status
-from headwater.sinks.base.rejected_rows import Withheld
+from headwater.sinks.base.rejected_rows import RejectedSinkRows
 from headwater.sinks.base.target import SinkCheckpoint
 from headwater.sinks.registry import is_readable, keeper_of
 from headwater.views.dead_letter_actions import read_actions
@@ -70,7 +70,7 @@ class SinkStatuses:
         applier = runner.applier
         if not runner.running:
             try:
-                applier.look()
+                applier.probe()
             except HeadwaterError as error:
                 applier.report.note("retrying" if error.retryable else "stopped", error.message)
         status, reason = applier.status(), None if runner.running else self.stopped(name)
@@ -94,7 +94,9 @@ class SinkStatuses:
             found[name] = asdict(self._with_dropped(name, status, applier.refused))
         return found
 
-    def _with_dropped(self, name: str, status: SinkStatus, rejected: Callable[[], Withheld]) -> SinkStatus:
+    def _with_dropped(
+        self, name: str, status: SinkStatus, rejected: Callable[[], RejectedSinkRows]
+    ) -> SinkStatus:
         """Return a status with the number of dropped rows among the rejected ones, as far as it can be determined."""
         with suppress(HeadwaterError):
             if self.may_have_dropped(status):
@@ -108,15 +110,15 @@ class SinkStatuses:
         published = None if here else self._board.read()
         return here if published is None else published.sinks
 
-    def rejected(self, name: str) -> Withheld:
+    def rejected(self, name: str) -> RejectedSinkRows:
         """Return the rows that a sink's target rejected."""
         made = self._declared.get(name)
         if is_readable(made):
             return self._runners.get(name)[0].applier.rejected()
         text = keeper_of(made, self._log).read()
         checkpoint = None if text is None else SinkCheckpoint.parse(text)
-        return Withheld.decode(
-            b"" if checkpoint is None else checkpoint.withheld, self._declared.shape_of(made).schema
+        return RejectedSinkRows.decode(
+            b"" if checkpoint is None else checkpoint.rejected, self._declared.shape_of(made).schema
         )
 
     def runs_elsewhere(self, name: str) -> bool:

@@ -135,8 +135,8 @@ class Arrangements:
         """Write the small runs that were added, those with the same columns together, and do the merges that are due."""
         alike: dict[str, list[_Waiting]] = {}
         for name, each in self._waiting.items():
-            is_as_told = each.run.rows.schema.equals(each.slot.schema, check_metadata=True)
-            alike.setdefault(each.slot.layout if is_as_told else name, []).append(each)
+            is_as_declared = each.run.rows.schema.equals(each.slot.schema, check_metadata=True)
+            alike.setdefault(each.slot.layout if is_as_declared else name, []).append(each)
         waiting, self._waiting = list(self._waiting.values()), {}
         with self.phases(phases.WRITE):
             for some in alike.values():

@@ -32,7 +32,7 @@ class CollectionOutcome:
 
     change: Delta
     runs: Mapping[ArrangementSpec, Run | RunParts]
-    beside: Mapping[ArrangementSpec, Delta] = field(default_factory=dict)
+    derived: Mapping[ArrangementSpec, Delta] = field(default_factory=dict)
     """Changes of the derived relations of a view, by arrangement."""
     counted: Ledger = field(default_factory=dict)
     """Counts of the rows of topics that the step has read and not used."""
@@ -129,9 +129,9 @@ class ViewStep:
         """Return the outcome of the step, once all stages have run."""
         unit, given = self.unit, self._given
         counted = {t: {"read": given[n].weight()} for t, n in unit.counted.items() if n in given}
-        beside: dict[ArrangementSpec, Delta] = {}
+        derived: dict[ArrangementSpec, Delta] = {}
         if self._diverted is not None:
-            beside[unit.errors.contents] = consolidate(self._diverted.errors)
+            derived[unit.errors.contents] = consolidate(self._diverted.errors)
             for topic, failed in self._diverted.failed.items():
                 counted[topic]["failed"] = failed
         if self._late is not None:
@@ -140,12 +140,12 @@ class ViewStep:
                 if topic not in unit.sources:  # a keyed topic's table has every record, late or not
                     counted[topic][what] = left_out
             if unit.late is not None:
-                beside[unit.late.contents] = self._late.rows
+                derived[unit.late.contents] = self._late.rows
         made = self._made
         assert made is not None
         runs = dict(made.runs)
-        runs |= {slot: arrange(told, slot.key) for slot, told in beside.items() if len(told)}
-        return CollectionOutcome(loaded(made.output), runs, beside, counted)
+        runs |= {slot: arrange(change, slot.key) for slot, change in derived.items() if len(change)}
+        return CollectionOutcome(loaded(made.output), runs, derived, counted)
 
     def _begun(self) -> DataflowStep:
         """Return a step of the view's dataflow over the admitted rows."""

@@ -21,7 +21,7 @@ from headwater.catalog.rules import FORGOTTEN
 from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.positions import Ends
 from headwater.engine.collections.collection_stages import ContentsStage, TableStage
-from headwater.engine.collections.shadow_builds import BESIDE, Trial
+from headwater.engine.collections.shadow_builds import SHADOW, ShadowVerification
 from headwater.engine.dataflow.dataflow import Dataflow
 from headwater.engine.dataflow.executor import Rows, StageProgram
 from headwater.engine.dataflow.linear import columns_of
@@ -144,9 +144,11 @@ class ViewCollection:
         """Whether the view excludes rows: late rows, or rows that fail."""
         self.diverts = admission is not None
         """Whether the view excludes rows that fail, and reports them."""
-        tells = admission is not None or (lateness is not None and lateness.is_told)
+        reports_rows = admission is not None or (lateness is not None and lateness.is_reported)
         private = [t for t in self.named if t in topics and topics[t].private]
-        self.keeps = tuple(t for t in private if tells or _reads_private(plan.root, self.named[t], topics[t]))
+        self.keeps = tuple(
+            t for t in private if reports_rows or _reads_private(plan.root, self.named[t], topics[t])
+        )
         """Topics of which the view may keep private values, because it reads private columns or reports whole rows."""
         self.sources: Mapping[str, str] = {
             name: table_with_hidden(name) if name in topics and name in self.hidden else name
@@ -169,7 +171,7 @@ class ViewCollection:
         self.late: DerivedRelation | None = None
         self.errors = DerivedRelation(self, ArrangementSpec(ERRORS_NAME, "multiset", (0, 1, 2), (), ERRORS))
         self.derived: tuple[DerivedRelation, ...] = () if admission is None else (self.errors,)
-        if lateness is not None and lateness.is_told:
+        if lateness is not None and lateness.is_reported:
             position = tuple(lateness.schema.names.index(name) for name in ("_partition", "_offset"))
             self.late = DerivedRelation(
                 self, ArrangementSpec(LATE_NAME, "multiset", position, (), lateness.schema)
@@ -190,20 +192,20 @@ class ViewCollection:
         """The stages of a step: those of the dataflow, then the one that arranges the change of the contents."""
         self.replaces: str | None = None
         """The view that this shadow build replaces once it has caught up; None for any other collection."""
-        self.trial: Trial | None = None
+        self.verification: ShadowVerification | None = None
         """If the shadow build has the same definition as the served view: the state of its verification."""
 
-    def beside(self, trial: Trial | None = None) -> ViewCollection:
+    def shadow(self, verification: ShadowVerification | None = None) -> ViewCollection:
         """Return a copy of the collection for a shadow build, while another version of the view is served."""
         made = copy.copy(self)
-        made.name, made.replaces = f"{self.definition.name}{BESIDE}", self.definition.name
-        made.trial = trial
+        made.name, made.replaces = f"{self.definition.name}{SHADOW}", self.definition.name
+        made.verification = verification
         return made
 
     def in_place(self) -> ViewCollection:
         """Return a copy of the collection under the view's own name."""
         made = copy.copy(self)
-        made.name, made.replaces, made.trial = self.definition.name, None, None
+        made.name, made.replaces, made.verification = self.definition.name, None, None
         return made
 
     def admitted(self, changes: Mapping[str, Delta]) -> Mapping[str, Delta]:
@@ -265,12 +267,12 @@ def _reads_private(root: g.Node, name: str, topic: TopicDefinition) -> bool:
         for source in node.inputs:
             if isinstance(source, g.SourceNode) and source.name == name:
                 names = [*(topic.schema.names[c] for c in source.columns), *source.hidden]
-                if _looks_at(node, {place for place, each in enumerate(names) if each in private}):
+                if _depends_on(node, {place for place, each in enumerate(names) if each in private}):
                     return True
     return False
 
 
-def _looks_at(node: g.Node, columns: set[int]) -> bool:
+def _depends_on(node: g.Node, columns: set[int]) -> bool:
     """Whether a node depends on any of these columns of the source below it, or passes them on."""
     for step in node.steps if isinstance(node, g.Map) else ():
         match step:

@@ -21,8 +21,8 @@ def private_below(log: Log, name: str) -> str | None:
     """Return a topic with private columns that has this name, or that the view of this name reads, directly or
     indirectly; None if there is none."""
     topics, views = log.topics(), definitions(log)
-    spelled = next((v for v in views if v.lower() == view_of(name).lower()), None)
-    found = {name} if spelled is None else below(log, spelled)
+    stored = next((v for v in views if v.lower() == view_of(name).lower()), None)
+    found = {name} if stored is None else below(log, stored)
     return next((t for t in sorted(found) if t in topics and topics[t].private), None)
 
 

@@ -16,7 +16,7 @@ from headwater.catalog.view_definitions import ViewDefinition
 from headwater.core.clock import Clock, Microseconds, parse_span_us
 from headwater.core.errors import CorruptionError, HeadwaterError
 from headwater.engine.collections.collections import Collection, ViewCollection, view_of
-from headwater.engine.collections.shadow_builds import BESIDE
+from headwater.engine.collections.shadow_builds import SHADOW
 from headwater.engine.collections.workload import definitions
 from headwater.engine.dataflow.operator_interface import ArrangementSpec
 from headwater.log.protocol import CursorMove, FailedWork, HeldRecords, Log
@@ -95,7 +95,7 @@ def base_slot(based: ViewState, slot: ArrangementSpec) -> str:
     return f"{based.record.identity}/{slot.name}"
 
 
-def let_go(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
+def release_records(log: Log, bases: Bases, manifest: Manifest, clock: Clock) -> None:
     """Let the log remove the records that every view has read, after making a base if that is needed first.
 
     The caller must be the engine of the workspace, or own the workspace in its place.
@@ -215,7 +215,7 @@ def waiting(log: Log, manifest: Manifest | None, clock: Clock) -> tuple[HeldReco
         everything = _needs_base(log, state)
         for topic in due:
             if everything or topic in _begins(state):
-                name = table_topic(view_of(state.name.removesuffix(BESIDE)))
+                name = table_topic(view_of(state.name.removesuffix(SHADOW)))
                 found.setdefault((topic, name), _waiting(topic, name, state))
     for name, view in views.items():
         then = states.get(name)
@@ -249,7 +249,7 @@ def _behind(log: Log, manifest: Manifest) -> list[ViewState]:
         state
         for state in manifest.views.values()
         if state.status != "live"
-        and (state.record.table or view_of(state.name.removesuffix(BESIDE)) in views)
+        and (state.record.table or view_of(state.name.removesuffix(SHADOW)) in views)
     ]
 
 
@@ -267,11 +267,11 @@ def _needs_base(log: Log, state: ViewState) -> bool:
     return (
         state.record.base is not None
         or removed(log, begins)
-        or any(_is_let_go(log, t, begins[t]) for t in begins)
+        or any(_may_be_removed(log, t, begins[t]) for t in begins)
     )
 
 
-def _is_let_go(log: Log, topic: str, then: Sequence[int]) -> bool:
+def _may_be_removed(log: Log, topic: str, then: Sequence[int]) -> bool:
     """Whether records from these begins on may be removed; declaring a retention first holds all existing records."""
     definition, hold = log.topic(topic), log.cursor(topic, HOLD)
     compacts = definition.cleanup == "compact" and _needs_every_record(log, topic, then)

@@ -21,14 +21,14 @@ from headwater.state.manifest import Manifest, ViewState
 
 REBUILD = "rebuild"
 """Kind of the catalog entries, which are named by view."""
-BESIDE = "~next"
+SHADOW = "~next"
 """Suffix of the name of a view during its shadow build."""
 OLD = "old"
 """Key in the state of a view: the last tick with the version that the shadow build has replaced."""
 
 
 @dataclass(frozen=True)
-class Trial:
+class ShadowVerification:
     """The verification of a shadow build."""
 
     is_over: bool
@@ -54,13 +54,13 @@ def forget(log: Log, view: str) -> None:
         log.drop_entry(REBUILD, view)
 
 
-def trial_of(log: Log, view: str, incarnation: int) -> Trial | None:
+def verification_of(log: Log, view: str, incarnation: int) -> ShadowVerification | None:
     """Return the verification of a shadow build; None if the view's definition is not a rebuild."""
     entry = log.entries(REBUILD).get(view)
     if entry is None or not _is_of(entry.document, incarnation):
         return None
     said = entry.document
-    return Trial(not said["verify"] or said["checked"] is not None, said["problem"])
+    return ShadowVerification(not said["verify"] or said["checked"] is not None, said["problem"])
 
 
 def old_ticks(log: Log, manifest: Manifest | None) -> dict[str, int]:
@@ -76,7 +76,7 @@ def due(log: Log, manifest: Manifest | None) -> dict[str, Entry]:
         return {}
     found = {}
     for name, entry in log.entries(REBUILD).items():
-        said, state = entry.document, manifest.views.get(f"{name}{BESIDE}")
+        said, state = entry.document, manifest.views.get(f"{name}{SHADOW}")
         if state is not None and _is_due(said, state):
             found[name] = entry
     return found

@@ -23,7 +23,7 @@ from headwater.engine.collections.collections import (
     ViewCollection,
     view_of,
 )
-from headwater.engine.collections.shadow_builds import BESIDE, trial_of
+from headwater.engine.collections.shadow_builds import SHADOW, verification_of
 from headwater.engine.collections.version_table import VersionCollection, readable_versions
 from headwater.engine.dataflow.dataflow import Dataflow
 from headwater.engine.dataflow.jvm_expressions import Evaluator
@@ -219,9 +219,9 @@ class Catalog:
         }
         topics = self._log.topics()
         units: dict[str, Collection] = {}
-        beside: dict[str, DerivedRelation] = {}
+        derived_relations: dict[str, DerivedRelation] = {}
         relations: Mapping[str, Collection | DerivedRelation] = ChainMap(
-            cast(_Relations, beside), cast(_Relations, units)
+            cast(_Relations, derived_relations), cast(_Relations, units)
         )
         broken: dict[str, Broken] = {}
         until: int | None = None
@@ -253,10 +253,10 @@ class Catalog:
                         units[name] = self._table(topics[topic], name)
                         used.add(name)
                 if each is definition and definition.name in units:
-                    unit = unit.beside(trial_of(self._log, definition.name, definition.incarnation))
+                    unit = unit.shadow(verification_of(self._log, definition.name, definition.incarnation))
                 units[unit.name] = unit
                 if unit.replaces is None:
-                    beside |= {derived.name: derived for derived in unit.derived}
+                    derived_relations |= {derived.name: derived for derived in unit.derived}
         for name in [n for n in self._made if n not in used]:
             del self._made[name]
         return Workload(list(units.values()), broken, until, marks_of(topics))
@@ -351,8 +351,8 @@ class Catalog:
         }
         for name, view in definitions(self._log).items():
             relations[name] = Relation(name, view.columns, append_only=False)
-            for beside, columns in derived_of(view).items():
-                relations[beside] = Relation(beside, columns, append_only=False)
+            for derived, columns in derived_of(view).items():
+                relations[derived] = Relation(derived, columns, append_only=False)
         return relations
 
 
@@ -404,7 +404,7 @@ def lateness_of(
         return None
     times = {graph.topic: str(topics[graph.topic].time) for graph in plan.late}
     schema = late_schema(plan.late) if view.late is None else view.late
-    return Lateness(plan.late, times, schema, evaluator, is_told=view.late is not None)
+    return Lateness(plan.late, times, schema, evaluator, is_reported=view.late is not None)
 
 
 def keep_past(log: Log, name: str, *, served: bool, types: Mapping[str, pa.Schema] | None = None) -> None:
@@ -460,13 +460,13 @@ def state_of(log: Log, view: ViewDefinition, manifest: Manifest | None) -> ViewS
         return state
     if replaced(log, view, state.incarnation) is None:
         return None
-    beside = manifest.views.get(f"{view.name}{BESIDE}")
-    told = "a new definition is being built as a shadow build"
-    if trial_of(log, view.name, view.incarnation) is not None:
-        told = "a shadow build of it is running"
-    if beside is not None and beside.status == "stopped":
-        told = f"the shadow build of its new definition has stopped, and the previous definition stays active: {beside.reason}"
-    return replace(state, reason=told)
+    build = manifest.views.get(f"{view.name}{SHADOW}")
+    reason = "a new definition is being built as a shadow build"
+    if verification_of(log, view.name, view.incarnation) is not None:
+        reason = "a shadow build of it is running"
+    if build is not None and build.status == "stopped":
+        reason = f"the shadow build of its new definition has stopped, and the previous definition stays active: {build.reason}"
+    return replace(state, reason=reason)
 
 
 def in_order(

@@ -218,12 +218,12 @@ class Placement:
         except (PySparkException, Py4JError) as error:
             self._failed += 1
             self._skipped = min(2**self._failed, SKIPPED_MAX)
-            self._tell(error)
+            self._report(error)
             return None
         self._failed = 0
         return [TaskOutcome.decode(bytes(row.made)) for row in sorted(rows, key=lambda row: row.part)]
 
-    def _tell(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         said = [line.strip() for line in str(error).splitlines()]
         # The last line of a Python trace has the error; the lines of a Java trace have only locations.
         lines = [line for line in said if line and not line.startswith(("at ", "..."))]

@@ -51,11 +51,11 @@ def readers(root: g.Node, private: Private) -> list[g.Node] | None:
 
 def shown_by(node: g.Node, private: Private) -> tuple[int, ...]:
     """Return the columns of a linear node's rows that do not depend on private values; empty if the number of rows does."""
-    hidden = veiled(node, private) if is_linear(node) else None
+    hidden = columns_from_private(node, private) if is_linear(node) else None
     return () if hidden is None else tuple(i for i in range(len(node.schema)) if i not in hidden)
 
 
-def veiled(node: g.Node, private: Private) -> frozenset[int] | None:
+def columns_from_private(node: g.Node, private: Private) -> frozenset[int] | None:
     """Return the columns of a node's rows that depend on private values; None if, filters aside, the number of rows does."""
     match node:
         case g.SourceNode():
@@ -63,7 +63,7 @@ def veiled(node: g.Node, private: Private) -> frozenset[int] | None:
         case g.Map():
             return _stepped(node, private)[0]
         case g.Union():
-            parts = [veiled(each, private) for each in node.inputs]
+            parts = [columns_from_private(each, private) for each in node.inputs]
             return None if None in parts else frozenset().union(*(part or () for part in parts))
     return frozenset()
 
@@ -75,7 +75,7 @@ def unfiltered(node: g.Map, private: Private) -> g.Map:
 
 
 def _stepped(node: g.Map, private: Private) -> tuple[frozenset[int] | None, tuple[g.Step, ...]]:
-    hidden, kept = veiled(node.input, private), list[g.Step]()
+    hidden, kept = columns_from_private(node.input, private), list[g.Step]()
     for step in node.steps:
         if hidden is None:
             return None, node.steps
@@ -90,8 +90,8 @@ def _stepped(node: g.Map, private: Private) -> tuple[frozenset[int] | None, tupl
             case g.UdfCall():
                 hidden |= {step.place} if columns_of(step.args) & hidden else set()
             case g.Generate():
-                looks = columns_of([step.argument]) & hidden
-                hidden = None if looks else frozenset(i for i, c in enumerate(step.keep) if c in hidden)
+                is_read = columns_of([step.argument]) & hidden
+                hidden = None if is_read else frozenset(i for i, c in enumerate(step.keep) if c in hidden)
             case g.Replicate():
                 hidden = None
         kept.append(step)
@@ -107,7 +107,11 @@ def _of_these(
 
 
 def _is_found_by(node: g.Node, key: tuple[int, ...], private: Private) -> bool:
-    return is_linear(node) and (hidden := veiled(node, private)) is not None and hidden.isdisjoint(key)
+    return (
+        is_linear(node)
+        and (hidden := columns_from_private(node, private)) is not None
+        and hidden.isdisjoint(key)
+    )
 
 
 def _leaves(node: g.Node) -> Iterator[g.Node]:

@@ -21,7 +21,7 @@ from headwater.core.errors import ConflictError
 from headwater.engine.collections.collections import view_of
 from headwater.engine.collections.dependencies import above
 from headwater.engine.collections.retention_holds import kept_private, removed
-from headwater.engine.collections.shadow_builds import BESIDE
+from headwater.engine.collections.shadow_builds import SHADOW
 from headwater.engine.collections.workload import definitions
 from headwater.engine.input.excised_records import drop, offsets_of
 from headwater.log.deletion_entries import DeletionEntry, deletion_entries, put_deletion
@@ -79,9 +79,9 @@ def _touched(
         if forgotten & kept_private(state) or excised & set(state.record.begins)
     }
     tables = {table_topic(name) for name in direct if manifest.views[name].record.table}
-    named = [view_of(name.removesuffix(BESIDE)) for name in direct]
+    named = [view_of(name.removesuffix(SHADOW)) for name in direct]
     views = _and_above(log, dict.fromkeys([*named, *(_views(log, tables) if tables else ())]))
-    states = [s for n, s in manifest.views.items() if n in direct or view_of(n.removesuffix(BESIDE)) in views]
+    states = [s for n, s in manifest.views.items() if n in direct or view_of(n.removesuffix(SHADOW)) in views]
     return states, views
 
 
@@ -143,7 +143,7 @@ def settle(
 
 
 def taken(
-    log: Log, before: Manifest | None, done: Mapping[str, DeletionEntry], mended: set[str]
+    log: Log, before: Manifest | None, done: Mapping[str, DeletionEntry], retracted: set[str]
 ) -> dict[str, dict[str, list[str]]]:
     """Return a tick's manifest entry on the deletions that it applies: the affected views, and those that need no rebuild.
 
@@ -152,8 +152,8 @@ def taken(
     known = before.extra.get(TAKEN, {}) if before is not None else {}
     open_ = pending(log)
     views = touched(log, before, done)
-    said = {"views": views, "mended": [view for view in views if view in mended]}
-    return {**{n: told for n, told in known.items() if n in open_}, **dict.fromkeys(done, said)}
+    said = {"views": views, "mended": [view for view in views if view in retracted]}
+    return {**{n: document for n, document in known.items() if n in open_}, **dict.fromkeys(done, said)}
 
 
 def settle_nothing(log: Log, done: Mapping[str, DeletionEntry], at: int) -> None:

@@ -23,11 +23,11 @@ from headwater.engine.dataflow.operator_interface import ArrangementSpec, Operat
 from headwater.engine.dataflow.operators.registry import kind_of
 from headwater.engine.dataflow.output_keys import operator_shown
 from headwater.engine.deletion.private_dataflow import (
+    columns_from_private,
     is_linear,
     readers,
     shown_by,
     unfiltered,
-    veiled,
 )
 from headwater.engine.deletion.source_scan import SourceScan
 from headwater.engine.merging.run_compaction import merged_run
@@ -59,7 +59,7 @@ class GroupRecomputation:
         self._expiring = {
             id(node) for node, operator in pipeline.nodes if any(slot.expires for slot in operator.slots)
         }
-        self._shown_anew: Hashes | None = None
+        self._recomputed_keys: Hashes | None = None
         """Hashes of the keys for which the view must show only recomputed rows; None if there are none."""
         self._unfiltered: dict[int, Callable[[Delta], Delta]] = {}
 
@@ -87,7 +87,7 @@ class GroupRecomputation:
         The change replaces rows that the dataflow does not retract: those of a view of single rows, and those that were
         computed from state which has expired since.
         """
-        if self._shown_anew is not None:
+        if self._recomputed_keys is not None:
             return arrange(self._without(self._root, Delta(change.rows, change.weights), runs), key)
         if id(self._root) not in self._readers or not kind_of(self._root).is_linear:
             return change
@@ -121,16 +121,16 @@ class GroupRecomputation:
 
     def waiting(self, node: g.Node, given: Delta, runs: Runs) -> Delta:
         """Return a change of the rows that wait until they are final, given the runs of the waiting rows."""
-        return given if self._shown_anew is None else self._without(node.inputs[0], given, runs)
+        return given if self._recomputed_keys is None else self._without(node.inputs[0], given, runs)
 
     def _without(self, node: g.Node, given: Delta, runs: Runs) -> Delta:
         """Return a change of a node's rows that also retracts all of its rows whose keys are recomputed; `runs` has
         these rows."""
         found = operator_shown(node)
         assert found is not None
-        assert self._shown_anew is not None
+        assert self._recomputed_keys is not None
         rows = contents(runs, given.rows.schema)
-        gone = rows.filter(is_among(key_hashes(rows.rows, found[1]), self._shown_anew))
+        gone = rows.filter(is_among(key_hashes(rows.rows, found[1]), self._recomputed_keys))
         return consolidate(concat([given, gone.negated()], given.rows.schema))
 
     def _of_expiring(
@@ -152,7 +152,7 @@ class GroupRecomputation:
             parts.append(operator.step(rest, state))
         if any(map(len, now)):
             parts.append(operator.step(now, [()] * len(state)))
-        self._shown_anew = touched
+        self._recomputed_keys = touched
         shown = [output.renamed(renamed(output.rows, node.schema)) for output, _ in parts]
         held = [[among(run, touched) for run in runs] for runs in state]
         runs = [
@@ -227,7 +227,7 @@ class GroupRecomputation:
         """Yield the rows of a linear node whose keys have these hashes, in pieces that are not empty."""
         if not len(touched):
             return
-        hidden = veiled(node, self._sources.private)
+        hidden = columns_from_private(node, self._sources.private)
         is_plain = hidden is not None and hidden.isdisjoint(key)
         for source, path in _paths(node):
             if isinstance(source, g.Constant):

@@ -27,7 +27,7 @@ from headwater.core.storage import Storage
 from headwater.engine.collections.arrangements import arrangement_id
 from headwater.engine.collections.collections import Collection, TableCollection, ViewCollection, view_of
 from headwater.engine.collections.retention_holds import kept_private, removed
-from headwater.engine.collections.shadow_builds import BESIDE
+from headwater.engine.collections.shadow_builds import SHADOW
 from headwater.engine.collections.version_table import VersionCollection
 from headwater.engine.dataflow.operators.registry import kind_of
 from headwater.engine.dataflow.output_keys import operator_shown
@@ -81,8 +81,8 @@ class Retraction:
                 and state.record.identity == unit.identity
                 and not state.record.unplanned
                 and all(name in self.units for name in below)
-                and all(self._can_be_taken_back(unit, entry) for entry in mine)
-                and self._takes_back(unit, state, mine, set(below))
+                and all(self._knows_removed_rows(unit, entry) for entry in mine)
+                and self._can_retract(unit, state, mine, set(below))
             ):
                 self.units.add(unit.name)
 
@@ -131,21 +131,21 @@ class Retraction:
             unit.pipeline, SourceScan(unit, end, inputs, contents, Forgotten(subjects, gone))
         )
 
-    def _takes_back(
+    def _can_retract(
         self, unit: Collection, state: ViewState, mine: Sequence[DeletionEntry], below: set[str]
     ) -> bool:
         """Whether a collection can retract what deletions remove from its topics, and from the collections in `below`."""
         forgets = any(entry.forgets for entry in mine)
         if isinstance(unit, TableCollection):
             # values are found by their records, and it may contain values of records that no longer exist
-            looks = forgets or isinstance(unit, VersionCollection)
-            return not looks or not removed(self._log, state.record.begins)
-        if unit.replaces is not None or unit.name.endswith(BESIDE) or unit.definition.replayed:
+            scans = forgets or isinstance(unit, VersionCollection)
+            return not scans or not removed(self._log, state.record.begins)
+        if unit.replaces is not None or unit.name.endswith(SHADOW) or unit.definition.replayed:
             return False
         changed = below | {e.of for e in mine if e.excises}
         changed |= set(unit.keeps) if forgets else set()
         known = {**unit.sources, **{name: topic for topic, name in unit.named.items()}}
-        met = [node for node in g.walk(unit.plan.root) if _meets(node, known, changed)]
+        met = [node for node in g.walk(unit.plan.root) if _is_reached(node, known, changed)]
         reads_again = forgets or any(kind_of(node).retraction(node) == "groups" for node in met)
         if reads_again and removed(self._log, state.record.begins):
             return False  # the records from which it was built can no longer be read
@@ -167,7 +167,7 @@ class Retraction:
             if (private if entry.forgets else read) & set(entry.topics)
         ]
 
-    def _can_be_taken_back(self, unit: Collection, entry: DeletionEntry) -> bool:
+    def _knows_removed_rows(self, unit: Collection, entry: DeletionEntry) -> bool:
         """Whether the records that a deletion removes from a collection are known."""
         if entry.forgets:
             return True
@@ -286,7 +286,7 @@ def _before_positions(rows: pa.RecordBatch, upto: Mapping[int, int]) -> pa.Recor
     return take_rows(rows, np.flatnonzero(offsets < ends))
 
 
-def _meets(node: g.Node, known: Mapping[str, str], changed: set[str]) -> bool:
+def _is_reached(node: g.Node, known: Mapping[str, str], changed: set[str]) -> bool:
     """Whether rows of any of these topics and collections reach a node."""
     read = {known[source.name] for source in g.sources(node) if source.name in known}
     return not changed.isdisjoint(read | set(map(view_of, read)))

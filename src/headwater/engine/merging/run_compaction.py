@@ -150,8 +150,8 @@ def _small(due: Due) -> slice | None:
     part = slice(wholes[merges[0].start].start, wholes[merges[0].stop - 1].stop)
     if not len(slot.schema) or (part.start == 0 and slot.expires is not None and due.level is not None):
         return None
-    is_as_told = all(run.rows.schema.equals(slot.schema, check_metadata=True) for run in due.runs[part])
-    return part if is_as_told else None
+    is_as_declared = all(run.rows.schema.equals(slot.schema, check_metadata=True) for run in due.runs[part])
+    return part if is_as_declared else None
 
 
 def _stacks(dues: Sequence[Due], some: Sequence[tuple[int, slice]]) -> Iterator[list[tuple[int, slice]]]:

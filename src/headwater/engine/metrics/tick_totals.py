@@ -21,7 +21,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class TickFigures:
+class TickCost:
     """The cost of one tick: records read, duration, and seconds per phase."""
 
     tick: int
@@ -31,7 +31,7 @@ class TickFigures:
 
 
 @dataclass(frozen=True)
-class Figures:
+class TickTotals:
     """The cumulative cost of all ticks so far, with the cost of the last one."""
 
     ticks: int = 0
@@ -41,16 +41,16 @@ class Figures:
     counts: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)
     """Number of ticks per bucket: durations up to each of `BOUNDS_S` and above the bound before; the last bucket has
     the longer ones."""
-    last: TickFigures | None = None
+    last: TickCost | None = None
 
-    def and_then(self, tick: TickFigures) -> Figures:
+    def and_then(self, tick: TickCost) -> TickTotals:
         """Return the totals with one more tick."""
         counts = list(self.counts)
         counts[bisect_left(BOUNDS_S, tick.seconds)] += 1
         phases = dict(self.phases)
         for name, seconds in tick.phases.items():
             phases[name] = round(phases.get(name, 0.0) + seconds, _DIGITS)
-        return Figures(
+        return TickTotals(
             self.ticks + 1,
             self.rows + tick.rows,
             round(self.seconds + tick.seconds, _DIGITS),
@@ -61,7 +61,7 @@ class Figures:
 
     def document(self) -> dict[str, Any]:
         """Return the totals as a document for a manifest."""
-        told: dict[str, Any] = {
+        plain: dict[str, Any] = {
             "ticks": self.ticks,
             "rows": self.rows,
             "seconds": self.seconds,
@@ -70,21 +70,21 @@ class Figures:
         }
         if self.last is not None:
             rounded = {name: round(seconds, _DIGITS) for name, seconds in self.last.phases.items()}
-            told["last"] = [self.last.tick, self.last.rows, round(self.last.seconds, _DIGITS), rounded]
-        return told
+            plain["last"] = [self.last.tick, self.last.rows, round(self.last.seconds, _DIGITS), rounded]
+        return plain
 
 
-def figures_of(manifest: Manifest | None) -> Figures:
+def totals_of(manifest: Manifest | None) -> TickTotals:
     """Return the totals in a manifest; all zero if there is no manifest, or its version stored none."""
-    told = manifest.extra.get(NAME) if manifest is not None else None
-    if told is None:
-        return Figures()
-    counts = tuple(told["counts"])
-    return Figures(
-        told["ticks"],
-        told["rows"],
-        told["seconds"],
-        told["phases"],
-        counts if len(counts) == len(BOUNDS_S) + 1 else Figures.counts,
-        TickFigures(*told["last"]) if "last" in told else None,
+    plain = manifest.extra.get(NAME) if manifest is not None else None
+    if plain is None:
+        return TickTotals()
+    counts = tuple(plain["counts"])
+    return TickTotals(
+        plain["ticks"],
+        plain["rows"],
+        plain["seconds"],
+        plain["phases"],
+        counts if len(counts) == len(BOUNDS_S) + 1 else TickTotals.counts,
+        TickCost(*plain["last"]) if "last" in plain else None,
     )

@@ -73,7 +73,7 @@ class Admission:
 
     def sorted_out(self, changes: Mapping[str, Delta]) -> AdmittedRows:
         """Exclude the rows that fail from the changes of topics; the changes must have position columns."""
-        admitted, told, failed = dict(changes), [], {}
+        admitted, errors, failed = dict(changes), [], {}
         for topic in self.topics:
             change = changes.get(topic)
             failures = self._failures(topic, change) if change is not None and len(change) else {}
@@ -83,9 +83,9 @@ class Admission:
             kept = np.ones(len(change), dtype=np.bool_)
             kept[places] = False
             admitted[topic] = change.filter(kept)
-            told.append(self._errors(topic, change.take(places), [failures[int(p)] for p in places]))
+            errors.append(self._errors(topic, change.take(places), [failures[int(p)] for p in places]))
             failed[table_topic(topic)] = int(change.weights[places].sum())
-        return AdmittedRows(admitted, concat(told, ERRORS), failed)
+        return AdmittedRows(admitted, concat(errors, ERRORS), failed)
 
     def _failures(self, topic: str, change: Delta) -> Failures:
         found: Failures = {}

@@ -31,7 +31,7 @@ from headwater.plan.time.late_policy import LATE_COLUMNS
 from headwater.state.manifest import CollectionRecord
 
 LATE_NAME = "late"
-_TOLD = pa.schema(
+_REPORT_COLUMNS = pa.schema(
     [
         ("_window_start", TIMESTAMP),
         ("_window_end", TIMESTAMP),
@@ -62,10 +62,10 @@ class Lateness:
         schema: pa.Schema,
         evaluator: Evaluator,
         *,
-        is_told: bool,
+        is_reported: bool,
     ) -> None:
         self.schema = schema
-        self.is_told = is_told
+        self.is_reported = is_reported
         """Whether late rows are reported, and not only counted."""
         self._graphs = [(graph.topic, graph.source, Dataflow(graph.root, evaluator)) for graph in graphs]
         self._times = times
@@ -97,7 +97,7 @@ class Lateness:
             places.setdefault(topic, []).append((_positions(made.rows), is_late))
             rows.append((topic, made))
         counted = {topic: _lost(found) for topic, found in places.items()}
-        return Late(told_of(rows, self.schema), counted)
+        return Late(reports_of(rows, self.schema), counted)
 
     def _behind(self, topic: str, change: Delta | None) -> Delta | None:
         """Return the rows of a change behind the watermark at which they were appended, or None if the result is empty."""
@@ -108,14 +108,14 @@ class Lateness:
         return change.filter(behind) if behind.any() else None
 
 
-def told_of(rows: Sequence[tuple[str, Delta]], schema: pa.Schema) -> Delta:
+def reports_of(rows: Sequence[tuple[str, Delta]], schema: pa.Schema) -> Delta:
     """Return the reports of the late rows among rows of topics, whose last columns are LATE_COLUMNS."""
-    told = consolidate(concat([_told(topic, made, schema) for topic, made in rows], schema))
+    reports = consolidate(concat([_reports(topic, made, schema) for topic, made in rows], schema))
     # a topic that is read in two places has its late rows in both
-    return Delta(told.rows, np.sign(told.weights), distinct=True)
+    return Delta(reports.rows, np.sign(reports.weights), distinct=True)
 
 
-def _told(topic: str, made: Delta, schema: pa.Schema) -> Delta:
+def _reports(topic: str, made: Delta, schema: pa.Schema) -> Delta:
     late = made.filter(as_mask(made.rows.column(made.rows.num_columns - 1)))
     columns, names = late.rows.columns, late.rows.schema.names
     own, extra = columns[: -len(LATE_COLUMNS)], columns[-len(LATE_COLUMNS) :]
@@ -140,10 +140,10 @@ def late_schema(graphs: Sequence[LateGraph]) -> pa.Schema:
                     column=field.name,
                 )
     first = [pa.field("_topic", pa.string())] if len(topics) > 1 else []
-    return pa.schema([*first, *fields.values(), *_TOLD])
+    return pa.schema([*first, *fields.values(), *_REPORT_COLUMNS])
 
 
-def tells(late: str, correct_for_us: int | None) -> bool:
+def reports_late_rows(late: str, correct_for_us: int | None) -> bool:
     """Whether late rows are reported, and not only counted."""
     return late == "divert" or correct_for_us is not None
 

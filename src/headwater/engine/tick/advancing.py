@@ -236,10 +236,10 @@ class TickAdvance:
             added_run = self.state.arrangements.add(unit, slot, run)
             if slot is unit.contents and not unit.is_table:
                 self.state.changes[unit.name] = added_run
-            if slot in done.beside:
-                progress.beside_refs[slot.name] = added_run
+            if slot in done.derived:
+                progress.derived_refs[slot.name] = added_run
         progress.change = done.change
-        progress.beside = {slot.name: change for slot, change in done.beside.items()}
+        progress.derived = {slot.name: change for slot, change in done.derived.items()}
         progress.ledger = added(progress.ledger, done.counted)
 
     # --- views that join or replace others ---------------------------------------------------------------------------
@@ -247,14 +247,14 @@ class TickAdvance:
     def _switch(self, unit: ViewCollection, name: str) -> None:
         """Replace a view by its shadow build, for all readers in this tick, unless the shadow build is still being
         compared."""
-        if unit.trial is not None and not unit.trial.is_over:
+        if unit.verification is not None and not unit.verification.is_over:
             return
         state = self.state
         old, progress = state.unit(name), state.progress[unit.name]
         if not progress.joined:  # it has been live since an earlier tick, and has been compared since then
             progress.joined = True
             self._change_is_all(unit, progress)
-        if unit.trial is not None and state.before is not None:
+        if unit.verification is not None and state.before is not None:
             progress.old = state.before.tick
         state.arrangements.drop(old)
         state.units[state.units.index(unit)] = unit.in_place()
@@ -275,7 +275,7 @@ class TickAdvance:
             self.state.changes[unit.name] = whole
         for derived in unit.derived:
             if (whole := self._whole(unit, derived)) is not None:
-                progress.beside_refs[derived.contents.name] = whole
+                progress.derived_refs[derived.contents.name] = whole
 
     def _whole(self, unit: ViewCollection, relation: ViewCollection | DerivedRelation) -> Added | None:
         """Write the whole contents of a relation as one run, and return it; None if the relation is empty."""

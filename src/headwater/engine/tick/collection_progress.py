@@ -37,9 +37,9 @@ class CollectionProgress:
     """By topic, counts of the rows that were read so far, and of those that were not used, by reason."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """Watermarks of the topics that the collection waits for, at its positions."""
-    beside: dict[str, Delta] = field(default_factory=dict)
+    derived: dict[str, Delta] = field(default_factory=dict)
     """Changes of the derived relations (late rows, rejected rows) in this tick, by arrangement."""
-    beside_refs: dict[str, Added] = field(default_factory=dict)
+    derived_refs: dict[str, Added] = field(default_factory=dict)
     """The runs with the changes of the derived relations, by arrangement."""
     is_blocked: bool = False
     """Whether the collection is stopped only because it cannot go on without something else: a collection that it

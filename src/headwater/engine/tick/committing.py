@@ -79,7 +79,7 @@ class TickCommit:
     def _derived_state(self, derived: DerivedRelation) -> ViewState:
         tick = self.state
         unit = tick.unit(derived.view)
-        change = tick.progress[derived.view].beside_refs.get(derived.contents.name)
+        change = tick.progress[derived.view].derived_refs.get(derived.contents.name)
         return derived_state(derived, unit, self._unit_state(unit), tick.state_before(derived.name), change)
 
     def _broken_state(self, name: str, broken: Broken) -> ViewState:

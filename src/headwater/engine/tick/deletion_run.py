@@ -160,6 +160,6 @@ class DeletionRun(TickRun):
             progress.built = tick.target.tick
             for slot in unit.slots:
                 added_run = self._arrangements.rewrite(unit, slot)
-                progress.beside_refs[slot.name] = added_run
+                progress.derived_refs[slot.name] = added_run
                 if slot is unit.contents and not unit.is_table:
                     tick.changes[unit.name] = added_run

@@ -30,9 +30,9 @@ class Listener:
     def began_late(self, view: str, where: str) -> None:
         """Report that a view was created over topics whose first records had been removed."""
 
-    def warned(self, view: str, told: Sequence[str]) -> None:
+    def warned(self, view: str, messages: Sequence[str]) -> None:
         """Report warnings about the SELECT of a view that is being created: parts of it that have no effect."""
-        for warning in told:
+        for warning in messages:
             warnings.warn(f"view {view}: {warning}", UserWarning, stacklevel=_TO_THE_CALLER_OF_SQL)
 
     def ticked(self, report: TickReport, manifest: Manifest) -> None:

@@ -12,7 +12,7 @@ from headwater.engine.collections.retention_holds import (
     hold_from_start,
     removed,
 )
-from headwater.engine.collections.shadow_builds import BESIDE
+from headwater.engine.collections.shadow_builds import SHADOW
 from headwater.engine.collections.version_table import VersionCollection
 from headwater.engine.tick.collection_progress import CollectionProgress
 from headwater.engine.tick.tick_state import TickState
@@ -37,7 +37,7 @@ class TickPlan:
         if (blocked := self._blocked(unit)) is not None:
             self.hold_back(unit, progress, *blocked)
             return None
-        if progress.status == "live" and (below := self._lacking(unit)) is not None:
+        if progress.status == "live" and (below := self._missing_retractions(unit)) is not None:
             reason = f"{below} was rebuilt without some of its rows"
             progress = self.state.progress[unit.name] = self.rebuild(unit, progress.state, reason)
         return None if progress.status == "stopped" else progress
@@ -54,7 +54,7 @@ class TickPlan:
         """Return the progress of a collection after the previous tick, or that of a rebuild which begins now."""
         state = self.state.state_before(unit.name)
         if state is None or state.record.identity != unit.identity:
-            state = self.state.state_before(f"{unit.name}{BESIDE}")  # the view that it replaces is gone
+            state = self.state.state_before(f"{unit.name}{SHADOW}")  # the view that it replaces is gone
         if state is None or state.record.identity != unit.identity:
             then = self.state.state_before(unit.name)
             is_same = (
@@ -174,13 +174,13 @@ class TickPlan:
         return next((wrong for wrong in (*mine, *below) if wrong is not None), None)
 
     def _blocked(self, unit: Collection) -> tuple[str, str] | None:
-        if isinstance(unit, ViewCollection) and unit.trial is not None:
-            if unit.trial.problem is not None:
-                return "stopped", unit.trial.problem
+        if isinstance(unit, ViewCollection) and unit.verification is not None:
+            if unit.verification.problem is not None:
+                return "stopped", unit.verification.problem
             for name in unit.units:
-                if (new := self.state.progress.get(f"{name}{BESIDE}")) is not None and self._is_on_trial(
-                    name
-                ):
+                if (
+                    new := self.state.progress.get(f"{name}{SHADOW}")
+                ) is not None and self._is_shadow_rebuild(name):
                     status = "stopped" if new.status == "stopped" else "backfilling"
                     return status, f"it reads {name}, which is being rebuilt"
         for name in unit.units:
@@ -193,9 +193,9 @@ class TickPlan:
                 return below.status, f"it reads {name}, which is {below.status}"
         return None
 
-    def _is_on_trial(self, name: str) -> bool:
-        unit = self.state.unit(f"{name}{BESIDE}")
-        return isinstance(unit, ViewCollection) and unit.trial is not None
+    def _is_shadow_rebuild(self, name: str) -> bool:
+        unit = self.state.unit(f"{name}{SHADOW}")
+        return isinstance(unit, ViewCollection) and unit.verification is not None
 
     # --- changes of views that become live ------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class TickPlan:
         old = state.relation(name).rows(runs)
         return consolidate(concat([now, old.negated()], state.relation(name).schema))
 
-    def _lacking(self, unit: Collection) -> str | None:
+    def _missing_retractions(self, unit: Collection) -> str | None:
         """Return the name of a rebuilt input that has lost rows which the collection cannot retract, or None."""
         for name in unit.counts_on if isinstance(unit, ViewCollection) else ():
             if self.state.progress[name].joined and (self.replaced(name).weights < 0).any():

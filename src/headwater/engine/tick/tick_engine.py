@@ -19,7 +19,7 @@ from headwater.core.clock import Clock, parse_span_us
 from headwater.core.errors import CorruptionError, HeadwaterError, OtherHistoryError
 from headwater.core.positions import Ends, Token
 from headwater.engine.collections.engine_context import EngineContext
-from headwater.engine.collections.retention_holds import let_go
+from headwater.engine.collections.retention_holds import release_records
 from headwater.engine.collections.shadow_builds import old_ticks
 from headwater.engine.collections.workload import Workload, marks_of
 from headwater.engine.deletion import rebuild_after_delete
@@ -28,8 +28,8 @@ from headwater.engine.merging.background_merge import Merging, clear_faults
 from headwater.engine.metrics import phases
 from headwater.engine.metrics.phases import Phases
 from headwater.engine.metrics.rows_taken import ReadSpan
-from headwater.engine.metrics.tick_totals import NAME as FIGURES
-from headwater.engine.metrics.tick_totals import TickFigures, figures_of
+from headwater.engine.metrics.tick_totals import NAME as TOTALS
+from headwater.engine.metrics.tick_totals import TickCost, totals_of
 from headwater.engine.tick import backfill_parts
 from headwater.engine.tick.deletion_run import DeletionRun
 from headwater.engine.tick.tick_budget import TICK_SECONDS_MAX, TickBound, TickBudget, is_too_large
@@ -51,8 +51,8 @@ TICKS_KEPT_MAX = 2_000
 """Default maximum number of ticks that are kept because they are recent: subscribers may restart and go on from them."""
 COLLECT_EVERY_TICKS = 16
 TICKS_RESERVED = 10_000
-LET_GO_EVERY_MS = 5_000.0
-LOOK_EVERY_MS = 5_000.0
+RELEASE_EVERY_MS = 5_000.0
+CHECK_EVERY_MS = 5_000.0
 """Interval at which a running engine checks its state files for loss or modification."""
 
 _ENGINE, _TICKS = "engine", "ticks"
@@ -113,12 +113,12 @@ class Engine:
         self._bases = Bases(store.storage)
         self.manifest, self._is_restored = self._begin()
         self._damaged = {} if self.manifest is None else lost(store, self.manifest)
-        self._looked_ms = clock.steady_ms()
+        self._checked_ms = clock.steady_ms()
         entry = log.entries(_ENGINE).get(_TICKS)
-        self._let_go_ms = clock.steady_ms()
+        self._released_ms = clock.steady_ms()
         self._reserved = int(entry.document["reserved"]) if entry else 0
         self._first = self._first_tick()
-        self._figures = figures_of(self.manifest)
+        self._totals = totals_of(self.manifest)
         self.watch = Phases()
         """Time per phase of the tick under way, or else of the last tick, even if that failed."""
 
@@ -128,7 +128,7 @@ class Engine:
         started = self._clock.steady_ms()
         self._ownership.beat()
         before = self.manifest
-        self._look_for_damage(before, started)
+        self._check_for_damage(before, started)
         deleted, followed = self._deletions()
         watch = self.watch = Phases()
         with watch(phases.PLAN):
@@ -152,8 +152,8 @@ class Engine:
             return None
         with watch(phases.COMMIT):
             self._ownership.check()
-            so_far = self._figures.and_then(self._cost(run, started, watch))
-            manifest = run.commit.commit({FIGURES: so_far.document(), **self._deleted(run, deleted)})
+            so_far = self._totals.and_then(self._cost(run, started, watch))
+            manifest = run.commit.commit({TOTALS: so_far.document(), **self._deleted(run, deleted)})
         with watch(phases.TIDY):
             self._store.abandon(run.state.writer)
             self.manifest, self._damaged, self._is_restored = manifest, {}, False
@@ -161,12 +161,12 @@ class Engine:
                 rebuild_after_delete.settle(
                     self._log, self._store, self._bases, manifest, {**deleted, **followed}
                 )
-            self._let_go()
+            self._release_records()
             if manifest.tick % COLLECT_EVERY_TICKS == 0:
                 kept = old_ticks(self._log, manifest).values()
                 self._store.collect(self._keep_ticks or self._ticks_to_keep(manifest), kept)
         cost = self._cost(run, started, watch)
-        self._figures = self._figures.and_then(cost)
+        self._totals = self._totals.and_then(cost)
         return TickReport(
             cost.tick,
             cost.rows,
@@ -177,10 +177,10 @@ class Engine:
             run.state.inputs.reads,
         )
 
-    def _look_for_damage(self, before: Manifest | None, now_ms: float) -> None:
+    def _check_for_damage(self, before: Manifest | None, now_ms: float) -> None:
         """Check periodically whether files of the last tick are missing or were changed, which cached runs would not show."""
-        if before is not None and now_ms - self._looked_ms >= LOOK_EVERY_MS:
-            self._looked_ms = now_ms
+        if before is not None and now_ms - self._checked_ms >= CHECK_EVERY_MS:
+            self._checked_ms = now_ms
             self._damaged |= lost(self._store, before)
 
     def _deletions(self) -> tuple[dict[str, DeletionEntry], dict[str, DeletionEntry]]:
@@ -197,11 +197,11 @@ class Engine:
         retracted = run.plan.retracted if isinstance(run, DeletionRun) else set[str]()
         taken = rebuild_after_delete.taken(self._log, self.manifest, deleted, retracted)
         met = unsure(entries, deleted, self.manifest, run.state.inputs)
-        return {name: told for name, told in ((rebuild_after_delete.TAKEN, taken), (UNSURE, met)) if told}
+        return {name: found for name, found in ((rebuild_after_delete.TAKEN, taken), (UNSURE, met)) if found}
 
-    def _cost(self, run: TickRun, started_ms: float, watch: Phases) -> TickFigures:
+    def _cost(self, run: TickRun, started_ms: float, watch: Phases) -> TickCost:
         seconds = (self._clock.steady_ms() - started_ms) / 1000
-        return TickFigures(run.state.target.tick, run.state.inputs.rows, seconds, watch.seconds)
+        return TickCost(run.state.target.tick, run.state.inputs.rows, seconds, watch.seconds)
 
     def _ticks_to_keep(self, manifest: Manifest) -> int:
         before = self._store.tick_at(manifest.committed_at - TICKS_KEPT_US)
@@ -273,18 +273,18 @@ class Engine:
                 self._store.abandon(run.state.writer)
                 raise
 
-    def _let_go(self, *, now: bool = False) -> None:
+    def _release_records(self, *, now: bool = False) -> None:
         """Let the log remove records that every view has read. If this runs late, only a little more is kept."""
-        if not now and self._clock.steady_ms() - self._let_go_ms < LET_GO_EVERY_MS:
+        if not now and self._clock.steady_ms() - self._released_ms < RELEASE_EVERY_MS:
             return
-        self._let_go_ms = self._clock.steady_ms()
+        self._released_ms = self._clock.steady_ms()
         assert self.manifest is not None
-        let_go(self._log, self._bases, self.manifest, self._clock)
+        release_records(self._log, self._bases, self.manifest, self._clock)
 
     def finish(self) -> None:
         """Release records once more, when an engine stops regularly."""
         if self.manifest is not None:
-            self._let_go(now=True)
+            self._release_records(now=True)
 
     def close(self) -> None:
         """Stop the background thread."""

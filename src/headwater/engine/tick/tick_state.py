@@ -118,5 +118,5 @@ class TickState:
         }
         for name, derived in self.derived.items():
             view = self.progress[derived.view]
-            change = view.beside.get(derived.contents.name) if view.status == "live" else None
+            change = view.derived.get(derived.contents.name) if view.status == "live" else None
             self.progress[name] = dataclasses.replace(view, change=change)

@@ -70,7 +70,7 @@ def _endpoint(environment: Mapping[str, str]) -> str | None:
     """Return the endpoint for spans, without passwords; None if tracing is off."""
 
     def first(names: Sequence[str]) -> str:
-        return next((told for name in names if (told := environment.get(name, "").strip())), "")
+        return next((value for name in names if (value := environment.get(name, "").strip())), "")
 
     address = first(ENDPOINTS)
     is_off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
@@ -116,8 +116,8 @@ class _Spans(Tracing):
         facts = {"tick": report.tick, "rows": report.rows, "seconds": report.seconds}
         span = self._tick(began, facts, watch)
         for view, reason in report.stopped.items():
-            told = {"headwater.view": view, "headwater.reason": without_password(reason)}
-            span.add_event("view stopped", told, timestamp=_ns(began, report.seconds))
+            attributes = {"headwater.view": view, "headwater.reason": without_password(reason)}
+            span.add_event("view stopped", attributes, timestamp=_ns(began, report.seconds))
         span.end(_ns(began, report.seconds))
 
     def failed(self, began: Microseconds, error: Exception, watch: Phases) -> None:
@@ -125,12 +125,12 @@ class _Spans(Tracing):
         seconds = max((last for _, last in watch.spans.values()), default=0.0)
         span = self._tick(began, {"seconds": seconds}, watch)
         message = without_password(str(error))
-        told = {
+        attributes = {
             "exception.type": f"{type(error).__module__}.{type(error).__qualname__}",
             "exception.message": message,
             "exception.stacktrace": without_password("".join(traceback.format_exception(error))),
         }
-        span.add_event("exception", told, timestamp=_ns(began, seconds))
+        span.add_event("exception", attributes, timestamp=_ns(began, seconds))
         span.set_status(self._api.Status(self._api.StatusCode.ERROR, message))
         span.end(_ns(began, seconds))
 

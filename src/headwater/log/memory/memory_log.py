@@ -594,7 +594,7 @@ class MemoryLog:
         return self._sequence, self._last_commit_at
 
     def _topic(self, name: str) -> MemoryTopic:
-        spelled = canonical_name(self._topics, name)
-        if spelled is None:
+        stored = canonical_name(self._topics, name)
+        if stored is None:
             raise no_topic(name, self._topics)
-        return self._topics[spelled]
+        return self._topics[stored]

@@ -114,8 +114,8 @@ class Extreme:
 
     def _ranks(self, columns: Sequence[pa.Array]) -> list[Words]:
         by = ColumnOrder(0, descending=self.greatest, nulls_first=not self.greatest)
-        told_apart = [~word if self.greatest else word for word in _identity(columns[0])]
-        return [*(word for column in reversed(columns) for word in order_words(column, by)), *told_apart]
+        distinguishing = [~word if self.greatest else word for word in _identity(columns[0])]
+        return [*(word for column in reversed(columns) for word in order_words(column, by)), *distinguishing]
 
 
 def _identity(column: pa.Array) -> list[Words]:

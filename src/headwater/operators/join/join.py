@@ -28,7 +28,16 @@ import numpy as np
 import pyarrow as pa
 
 from headwater.core.hashing import spread
-from headwater.operators.join.pairs import Condition, Pairs, Side, judged, meet, meet_deltas, paired, tally
+from headwater.operators.join.pairs import (
+    Condition,
+    Pairs,
+    Side,
+    judged,
+    pair_deltas,
+    pair_found,
+    paired,
+    tally,
+)
 from headwater.operators.zset.delta import Delta, concat, consolidate, take_rows
 from headwater.operators.zset.exact_sums import Bools, Ints
 from headwater.operators.zset.numpy_columns import nulls
@@ -158,7 +167,8 @@ def _by_pairs(join: _Join) -> tuple[list[Delta], bool]:
     theirs = right.probe(right.state, left.keys, left.hashes)
     ours = left.probe(left.state, right.keys, right.hashes)
     come_left, come_right, come_both = judged(
-        join.condition, [meet(join.sides, 0, theirs), meet(join.sides, 1, ours), meet_deltas(join.sides)]
+        join.condition,
+        [pair_found(join.sides, 0, theirs), pair_found(join.sides, 1, ours), pair_deltas(join.sides)],
     )
     parts = []
     if join.spec.shows_pairs:
@@ -233,7 +243,7 @@ def _status_changes(join: _Join, touched: list[_Touched]) -> list[Delta]:
         if join.condition is None:
             befores.append(other.count(other.state, wanted, hashes)[which])
         else:
-            candidates.append(_meet_again(some, which, other.probe(other.state, wanted, hashes)))
+            candidates.append(_pair_touched(some, which, other.probe(other.state, wanted, hashes)))
     if join.condition is not None:
         matching = judged(join.condition, candidates)
         befores = [pairs.matches(some.side) for some, pairs in zip(touched, matching, strict=True)]
@@ -244,7 +254,7 @@ def _status_changes(join: _Join, touched: list[_Touched]) -> list[Delta]:
     return parts
 
 
-def _meet_again(touched: _Touched, which: Ints, found: Matches) -> Pairs:
+def _pair_touched(touched: _Touched, which: Ints, found: Matches) -> Pairs:
     """Pair every touched row with every row found by its key; `which` is the index of the row's key."""
     order = np.argsort(found.probe, kind="stable")
     ascending = found.probe[order]

@@ -112,14 +112,14 @@ class Pairs:
         return tally(self.at[side], self.weights[1 - side][self.at[1 - side]], len(self.weights[side]))
 
 
-def meet(sides: tuple[Side, Side], side: int, found: Matches) -> Pairs:
+def pair_found(sides: tuple[Side, Side], side: int, found: Matches) -> Pairs:
     """Pair every row of a side's delta with every row of the other side found by its key."""
     run = sides[side].delta
     members, places = sides[side].members(found.probe)
     return paired(side, (run.rows, run.weights, members), (found.rows, found.weights, places))
 
 
-def meet_deltas(sides: tuple[Side, Side]) -> Pairs:
+def pair_deltas(sides: tuple[Side, Side]) -> Pairs:
     """Pair every row of the left delta with every row of the right delta that has its key."""
     left, right = sides
     none = np.zeros(0, dtype=np.int64)

@@ -176,9 +176,9 @@ class _Search:
         self._failures: list[Failure] = []
         candidates = ground.startable
         if ground.spec.closing:  # results of symbols alone may change after a match is final
-            candidates = candidates | (ground.looked > np.arange(1, len(candidates) + 1))
+            candidates = candidates | (ground.examined > np.arange(1, len(candidates) + 1))
         elif ground.spec.timeouts:
-            candidates = candidates | ground.beyond(ground.looked)
+            candidates = candidates | ground.beyond(ground.examined)
         self._cursors = Cursors(ground.partitions, candidates)
 
     def done(self) -> MatcherResult:
@@ -304,7 +304,7 @@ class _Attempt:
     def _search_on(self) -> Asking:
         ground, conditions, path = self._ground, self._search.conditions, self._path
         automaton, reach = ground.automaton, ground.reach
-        ends, looked, limit = reach.ends, reach.looked, self._limit
+        ends, examined, limit = reach.ends, reach.examined, self._limit
         failed = self._failed
         stack = [iter(ground.begins(self._row, self._partition))]
         while stack:
@@ -331,10 +331,10 @@ class _Attempt:
                 continue
             cell = reach.offsets.item(self._end - 1 - at) + self._lane
             if ends.item(place, cell) > limit and not ground.spec.closing:
-                if looked is None:
+                if examined is None:
                     continue
-                if not (ground.spec.timeouts and looked.item(place, cell) > limit and self.open is None):
-                    self.seen = max(self.seen, looked.item(place, cell))
+                if not (ground.spec.timeouts and examined.item(place, cell) > limit and self.open is None):
+                    self.seen = max(self.seen, examined.item(place, cell))
                     continue
             self.seen = max(self.seen, at + 1)
             if not ground.masks.item(at) >> automaton.labels[place] & 1:
@@ -548,7 +548,7 @@ class _Answering:
         high = low + np.array([rows.size for rows in asked], dtype=np.int64)
         spec, places = self.ground.spec, np.concatenate(parts).astype(np.int64)
         frames = Frames(low, high)
-        if all(isinstance(looked, Navigate) for looked in spec.argument_inputs(each)):
+        if all(isinstance(argument, Navigate) for argument in spec.argument_inputs(each)):
             values = pc.take(self._of_rows(argument), pa.array(places))
         else:
             numbers = np.repeat([alike.number for alike in longest], list(longest.values()))

@@ -110,8 +110,8 @@ def _rows_back(spec: MatchSpec) -> int:
 def _inputs(spec: MatchSpec) -> list[Input]:
     """Return the inputs of all conditions and measures."""
     numbers = [*spec.measures, *(number for each in spec.conditions.values() for number in each)]
-    looked = [each for number in numbers for each in spec.expressions[number].inputs]
-    return looked + [within for each in looked for within in spec.argument_inputs(each)]
+    read_inputs = [each for number in numbers for each in spec.expressions[number].inputs]
+    return read_inputs + [within for each in read_inputs for within in spec.argument_inputs(each)]
 
 
 def step(

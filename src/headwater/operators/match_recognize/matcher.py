@@ -87,7 +87,7 @@ class Ground:
     ) -> Ground:
         """Compute the possible outcomes of each pattern position at each row; `settling` computes when results are final."""
         wanted = spec.closing or spec.timeouts or settling
-        found = reach(automaton, masks, partitions.starts, partitions.ends, looked=wanted)
+        found = reach(automaton, masks, partitions.starts, partitions.ends, examined=wanted)
         return Ground(spec, automaton, partitions, masks, found)
 
     @cached_property
@@ -152,11 +152,11 @@ class Ground:
         return found
 
     @cached_property
-    def looked(self) -> Boundaries:
+    def examined(self) -> Boundaries:
         """Boundary up to which rows must be examined to determine that no match starts at a row."""
-        assert self.reach.looked is not None
+        assert self.reach.examined is not None
         rows = np.arange(1, len(self.cells) + 1, dtype=np.int32)
-        return np.maximum(self._over_first(self.reach.looked, np.maximum, 0), rows)
+        return np.maximum(self._over_first(self.reach.examined, np.maximum, 0), rows)
 
     @property
     def _first(self) -> tuple[Options, Options]:
@@ -182,7 +182,7 @@ class Ground:
         """Return the match at a row where one starts, and the boundary up to which rows were examined."""
         end = self.partitions.ends.item(partition)
         limit, lane = self.limit(row, end), self.reach.lanes.item(partition)
-        offsets, ends, looked = self.reach.offsets, self.reach.ends, self.reach.looked
+        offsets, ends, examined = self.reach.offsets, self.reach.ends, self.reach.examined
         options, path = self.begins(row, partition), list[int]()
         at, seen = row, row + 1
         while at < end:
@@ -192,8 +192,8 @@ class Ground:
                     return path, seen
                 if ends.item(option, cell) <= limit:
                     break
-                if looked is not None:
-                    seen = max(seen, looked.item(option, cell))
+                if examined is not None:
+                    seen = max(seen, examined.item(option, cell))
             path.append(option)
             at += 1
             seen = max(seen, at)
@@ -205,12 +205,12 @@ class Ground:
         """Return the most preferred incomplete match that takes all rows until its time limit."""
         end = self.partitions.ends.item(partition)
         limit, lane = self.limit(row, end), self.reach.lanes.item(partition)
-        offsets, looked = self.reach.offsets, self.reach.looked
-        assert looked is not None
+        offsets, examined = self.reach.offsets, self.reach.examined
+        assert examined is not None
         options, path = self.begins(row, partition), list[int]()
         for at in range(row, limit):
             cell = offsets.item(end - 1 - at) + lane
-            place = next(o for o in options if o != ACCEPT and looked.item(o, cell) > limit)
+            place = next(o for o in options if o != ACCEPT and examined.item(o, cell) > limit)
             path.append(place)
             options = self.automaton.follow[place][False]
         return path
@@ -295,9 +295,9 @@ def finished(
 ) -> MatcherResult:
     """Return the result, including matches that timed out. `failures` are the failed searches, if conditions required
     searches."""
-    if ground.reach.looked is None:
+    if ground.reach.examined is None:
         return MatcherResult(finding.found(), np.zeros(len(skipped), dtype=np.int64), ~skipped)
-    seen = ground.looked.astype(np.int64)
+    seen = ground.examined.astype(np.int64)
     matched = finding.starts
     seen[matched] = np.array(finding.seen, dtype=np.int64)
     for failure in failures or ():
@@ -317,7 +317,7 @@ def _timeouts(
     began[matched + 1] = 1
     began = np.cumsum(began)
     paths = {failure.row: failure.open for failure in failures or ()}
-    failed = ~skipped & ground.beyond(ground.looked)
+    failed = ~skipped & ground.beyond(ground.examined)
     failed[matched] = False
     for row in np.flatnonzero(failed).tolist():
         partition = partitions.numbers.item(row)

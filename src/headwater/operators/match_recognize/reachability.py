@@ -4,7 +4,7 @@ Each position has two numbers at each row, both boundaries between rows:
 
 - `ends`: the earliest end of a match that continues from there; NOWHERE if there is none. A match that must end before
   some row exists exactly if this earliest one does.
-- `looked`: the boundary up to which rows determine that no match exists; OPEN if future rows could change it, because
+- `examined`: the boundary up to which rows determine that no match exists; OPEN if future rows could change it, because
   the partition ended before the pattern did.
 
 The numbers are computed for all partitions at once, row by row from the ends, in arrays with one column for each
@@ -36,7 +36,7 @@ class Reach:
     """Boundaries by position and *cell*: one cell for each row of a partition, indexed by its distance from the end."""
 
     ends: Boundaries
-    looked: Boundaries | None
+    examined: Boundaries | None
     lanes: Indices
     """Column of each partition."""
     offsets: Indices
@@ -49,23 +49,23 @@ class Reach:
 
 
 def reach(
-    automaton: Automaton, masks: Masks, starts: Indices, ends: Indices, *, looked: bool = False
+    automaton: Automaton, masks: Masks, starts: Indices, ends: Indices, *, examined: bool = False
 ) -> Reach:
     """Compute the outcomes of every position at every row. Boundaries are counted as rows are."""
     sizes = ends - starts
     order = np.argsort(-sizes, kind="stable")
     lanes = np.empty(len(order), dtype=np.int64)
     lanes[order] = np.arange(len(order))
-    found = _Filling(automaton, masks, ends[order], sizes[order], looked)
+    found = _Filling(automaton, masks, ends[order], sizes[order], examined)
     found.fill()
-    return Reach(found.ends, found.looked, lanes, found.offsets)
+    return Reach(found.ends, found.examined, lanes, found.offsets)
 
 
 class _Filling:
     """Fills the cells of all partitions, ordered from the longest to the shortest."""
 
     def __init__(
-        self, automaton: Automaton, masks: Masks, lane_ends: Indices, lane_sizes: Indices, looked: bool
+        self, automaton: Automaton, masks: Masks, lane_ends: Indices, lane_sizes: Indices, examined: bool
     ) -> None:
         self._automaton = automaton
         self._masks = masks
@@ -77,7 +77,7 @@ class _Filling:
         self.offsets = np.cumsum(self._active) - self._active
         cells = int(self._active.sum())
         self.ends = np.full((len(automaton), cells), NOWHERE, dtype=np.int32)
-        self.looked = np.zeros((len(automaton), cells), dtype=np.int32) if looked else None
+        self.examined = np.zeros((len(automaton), cells), dtype=np.int32) if examined else None
 
     def fill(self) -> None:
         if not len(self._automaton):
@@ -109,12 +109,12 @@ class _Filling:
             if options not in best:
                 best[options] = self._best(options, after, next_cells, depth)
             np.copyto(self.ends[place, here], best[options], where=holds[label])
-            if self.looked is not None:
+            if self.examined is not None:
                 # Options as if another row followed, at the end of the partition too.
                 open_options = automaton.follow[place][False]
                 if open_options not in far:
                     far[open_options] = self._far(open_options, after, next_cells, depth)
-                self.looked[place, here] = np.where(holds[label], far[open_options], after)
+                self.examined[place, here] = np.where(holds[label], far[open_options], after)
 
     def _best(self, options: Options, after: Boundaries, cells: slice, depth: int) -> Boundaries:
         if options and options[-1] == ACCEPT:
@@ -130,12 +130,12 @@ class _Filling:
         places = [option for option in options if option != ACCEPT]
         if not places:
             return after
-        assert self.looked is not None
+        assert self.examined is not None
         if not depth:
             return np.full(len(after), OPEN, dtype=np.int32)
-        found: Boundaries = self.looked[places[0], cells]
+        found: Boundaries = self.examined[places[0], cells]
         for place in places[1:]:
-            found = np.maximum(found, self.looked[place, cells])
+            found = np.maximum(found, self.examined[place, cells])
         return found
 
     def _lane(self, lane: int, depth: int) -> None:
@@ -144,17 +144,17 @@ class _Filling:
         automaton = self._automaton
         places = range(len(automaton))
         ends = [NOWHERE] * len(automaton)
-        looked = [0] * len(automaton)
+        examined = [0] * len(automaton)
         if depth:
             before = int(self.offsets[depth - 1]) + lane
             ends = self.ends[:, before].tolist()
-            looked = self.looked[:, before].tolist() if self.looked is not None else looked
+            examined = self.examined[:, before].tolist() if self.examined is not None else examined
         masks = self._masks[end - size : end - depth][::-1].tolist()
-        all_ends, all_looked = [], []
+        all_ends, all_examined = [], []
         after = end - depth + 1
         for away, mask in enumerate(masks, depth):
             after -= 1
-            now_ends, now_looked = [NOWHERE] * len(automaton), [after] * len(automaton)
+            now_ends, now_examined = [NOWHERE] * len(automaton), [after] * len(automaton)
             for place in places:
                 if not mask >> automaton.labels[place] & 1:
                     continue
@@ -163,14 +163,16 @@ class _Filling:
                     now_ends[place] = after
                 elif away and options:
                     now_ends[place] = min([ends[option] for option in options])
-                if self.looked is not None:
+                if self.examined is not None:
                     following = [option for option in automaton.follow[place][False] if option != ACCEPT]
                     if following:
-                        now_looked[place] = max([looked[option] for option in following]) if away else OPEN
-            ends, looked = now_ends, now_looked
+                        now_examined[place] = (
+                            max([examined[option] for option in following]) if away else OPEN
+                        )
+            ends, examined = now_ends, now_examined
             all_ends.append(ends)
-            all_looked.append(looked)
+            all_examined.append(examined)
         cells = self.offsets[depth:size] + lane
         self.ends[:, cells] = np.array(all_ends, dtype=np.int32).T
-        if self.looked is not None:
-            self.looked[:, cells] = np.array(all_looked, dtype=np.int32).T
+        if self.examined is not None:
+            self.examined[:, cells] = np.array(all_examined, dtype=np.int32).T

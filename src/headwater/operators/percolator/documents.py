@@ -140,8 +140,8 @@ class DocumentBatch:
         term = np.fromiter((one for terms, _, _ in phrases for one in terms), dtype=np.int64)
         place = np.fromiter((one for _, places, _ in phrases for one in places), dtype=np.int64)
         owner = np.repeat(np.arange(len(keys), dtype=np.int64), count)
-        lacking = np.bincount(owner, weights=~self.has[self.line[term], row[owner]], minlength=len(keys))
-        kept = lacking[owner] == 0
+        missing = np.bincount(owner, weights=~self.has[self.line[term], row[owner]], minlength=len(keys))
+        kept = missing[owner] == 0
         owner, term, place = owner[kept], term[kept], place[kept]
         pair = np.searchsorted(self.pairs, term * self.size + row[owner])
         begin, times = self.hit_at[pair], self.hit_at[pair + 1] - self.hit_at[pair]

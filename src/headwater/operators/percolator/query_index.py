@@ -143,9 +143,9 @@ class QueryIndex:
             for slot, row in candidates(segment, anchors, batch):
                 valid = self._valid(segment.numbers[slot], row, at)
                 slot, row = slot[valid], row[valid]
-                meets = met(segment, slot, row, batch)
-                if meets.any():
-                    parts.append((np.full(int(meets.sum()), which), slot[meets], row[meets]))
+                matched = met(segment, slot, row, batch)
+                if matched.any():
+                    parts.append((np.full(int(matched.sum()), which), slot[matched], row[matched]))
         self._atoms.count(batch.active, np.diff(batch.active_at), size)
         if not parts:
             return MATCHES.empty_table()

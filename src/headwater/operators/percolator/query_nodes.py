@@ -155,8 +155,8 @@ class ParsedQuery:
         """Build the query of a predicate identified by `payload`; `necessary` conditions select the documents to
         evaluate it on."""
         holds = Holds(payload)
-        silent = tuple(boosted(node, 0.0) for node in necessary)
-        return ParsedQuery(text, Clauses(must=(*silent, holds)) if silent else holds)
+        filters = tuple(boosted(node, 0.0) for node in necessary)
+        return ParsedQuery(text, Clauses(must=(*filters, holds)) if filters else holds)
 
     @property
     def scans(self) -> bool:

@@ -70,8 +70,8 @@ class Patterns:
 
     def _matching(self, word: str) -> set[int]:
         found = set(self._prefixes.of(word))
-        looked = itertools.chain(self._starts.of(word), self._ends.of(word[::-1]), self._loose)
-        found.update(number for number in looked if self._matches(number, word))
+        candidates = itertools.chain(self._starts.of(word), self._ends.of(word[::-1]), self._loose)
+        found.update(number for number in candidates if self._matches(number, word))
         if self._grams:
             grams = {word[i : i + GRAM] for i in range(len(word) - GRAM + 1)}
             for gram in grams & self._grams.keys():

@@ -114,8 +114,8 @@ def step(spec: SessionAggregateSpec, state: Sequence[Run], delta: Delta) -> tupl
         return Delta.empty(spec.aggregate.output), Run(none.view(np.uint64), empty_rows(spec.state), none)
     groups = group(delta.rows, len(delta), spec.key)
     fresh = _combined(spec, delta, groups)
-    old, meeting = _met(spec, state, groups, fresh)
-    new, owners = _together(spec, old, fresh, meeting)
+    old, overlapping = _overlaps(spec, state, groups, fresh)
+    new, owners = _together(spec, old, fresh, overlapping)
     both = old.then(new)
     keys = take_rows(groups.keys, both.labels)
     return _output(spec, keys, both, owners), _run(spec, groups, keys, both, len(old))
@@ -159,7 +159,7 @@ def _by_start(labels: Indices, starts: Ints) -> Indices:
     return np.argsort((labels << width) | (starts - lowest), kind="stable")
 
 
-def _met(
+def _overlaps(
     spec: SessionAggregateSpec, state: Sequence[Run], groups: KeyGroups, fresh: _Sessions
 ) -> tuple[_Sessions, Mask]:
     """Return the distinct old sessions that new sessions intersect, and a mask of these new sessions."""
@@ -172,8 +172,8 @@ def _met(
     within = ranges.between(state, at, wanted, starts + 1, fresh.ends[some], schema=spec.state)
     rows = concat_rows([take_rows(around.rows, held), within.rows], spec.state)
     probes = some[np.concatenate((around.probe[held], within.probe))]
-    meeting = np.zeros(len(fresh), dtype=np.bool_)
-    meeting[probes] = True
+    overlapping = np.zeros(len(fresh), dtype=np.bool_)
+    overlapping[probes] = True
     labels = fresh.labels[probes]
     starts, _ = lanes_of(rows, at)
     if len(labels):
@@ -182,7 +182,7 @@ def _met(
         new = np.ones(len(order), dtype=np.bool_)
         new[1:] = (labels[1:] != labels[:-1]) | (starts[1:] != starts[:-1])
         rows, labels = take_rows(rows, order[new]), labels[new]
-    return _Sessions(labels, *lanes_of(rows, at), rows.columns[at + 2 :]), meeting
+    return _Sessions(labels, *lanes_of(rows, at), rows.columns[at + 2 :]), overlapping
 
 
 def _reachable(
@@ -202,12 +202,12 @@ def _reachable(
 
 
 def _together(
-    spec: SessionAggregateSpec, old: _Sessions, fresh: _Sessions, meeting: Mask
+    spec: SessionAggregateSpec, old: _Sessions, fresh: _Sessions, overlapping: Mask
 ) -> tuple[_Sessions, Indices]:
     """Merge old and new sessions; return the result, and for each old session the index of the one that absorbs it."""
     if not len(old):
         return fresh, np.zeros(0, dtype=np.int64)
-    both = old.then(fresh.where(meeting))
+    both = old.then(fresh.where(overlapping))
     order = _by_start(both.labels, both.starts)
     labels, starts, ends = both.labels[order], both.starts[order], both.ends[order]
     first = session_starts(labels, starts, ends)
@@ -217,7 +217,7 @@ def _together(
     owners = np.empty(len(order), dtype=np.int64)
     owners[order] = np.cumsum(first) - 1
     new = _Sessions(labels[firsts], starts[firsts], np.maximum.reduceat(ends, firsts), kept)
-    return new.then(fresh.where(~meeting)), owners[: len(old)]
+    return new.then(fresh.where(~overlapping)), owners[: len(old)]
 
 
 def _output(spec: SessionAggregateSpec, keys: pa.RecordBatch, both: _Sessions, owners: Indices) -> Delta:

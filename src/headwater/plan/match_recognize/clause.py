@@ -42,7 +42,7 @@ from headwater.spark.catalyst import (
 from headwater.sql.lexer import words_of
 from headwater.sql.match_recognize_clause import ClausePart, MatchClause, pointed, read_match
 from headwater.sql.match_recognize_places import HINT, match_places
-from headwater.sql.ordered_aggregates import Spelled, spelled
+from headwater.sql.ordered_aggregates import SparkQuery, spark_query
 from headwater.sql.statements import QueryText
 
 NODE = "FlatMapGroupsInArrow"
@@ -108,7 +108,7 @@ def with_matches(catalyst: Catalyst, parsed: Jvm, query: QueryText, refuse: Refu
     if not places:
         return parsed
     clauses = [read_match(query, place) for place in places]
-    read = spelled(query.text)
+    read = spark_query(query.text)
 
     def change(plan: Jvm) -> Jvm:
         if kind(plan) != "UnresolvedHint" or plan.name() != HINT:
@@ -138,7 +138,7 @@ class _Match:
     """Builds the node of one clause."""
 
     def __init__(
-        self, catalyst: Catalyst, query: QueryText, clause: MatchClause, read: Spelled, refuse: Refuse
+        self, catalyst: Catalyst, query: QueryText, clause: MatchClause, read: SparkQuery, refuse: Refuse
     ) -> None:
         self._c = catalyst
         self._query = query

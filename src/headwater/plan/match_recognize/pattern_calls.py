@@ -5,7 +5,7 @@ from __future__ import annotations
 from headwater.operators.match_recognize import spec as k
 from headwater.plan.match_recognize.pattern_aggregates import AggregateCall, arguments_of
 from headwater.plan.match_recognize.pattern_inputs import PatternInputs
-from headwater.plan.match_recognize.pattern_scope import PatternScope, looks_at_row
+from headwater.plan.match_recognize.pattern_scope import PatternScope, depends_on_row
 from headwater.spark.catalyst import Jvm, items, kind, module, option
 
 _KERNELS: dict[str, k.AggregateKind] = {
@@ -41,8 +41,8 @@ class PatternAggregates:
         condition = option(e.filter()) if plain else None
         if any(kind(of) == "UnresolvedStar" for of in arguments):
             return self._count_rows(e, called, is_final, is_distinct=is_distinct, condition=condition)
-        looked = [*arguments, *([] if condition is None else [condition])]
-        variables = self._scope.variables_of(looked, e)
+        expressions = [*arguments, *([] if condition is None else [condition])]
+        variables = self._scope.variables_of(expressions, e)
         if called in _KERNELS and len(arguments) == 1 and not is_distinct:
             of = arguments[0]
             if (
@@ -54,7 +54,7 @@ class PatternAggregates:
                 return k.PatternAggregate("count", None, None, is_final)
             number = self._inputs.argument(self._scope.where(condition, of))
             return k.PatternAggregate(_KERNELS[called], variables, number, is_final)
-        own = [place for place, of in enumerate(arguments) if looks_at_row(of)]
+        own = [place for place, of in enumerate(arguments) if depends_on_row(of)]
         literal = module(self._scope.catalyst.expressions, "Literal")
         fields = [arguments[place] for place in own] or [literal.apply(1)]
         element = fields[0]

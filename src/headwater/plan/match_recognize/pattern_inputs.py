@@ -12,7 +12,7 @@ from headwater.plan.match_recognize.pattern_scope import (
     arguments_named,
     called_name,
     is_bound,
-    looks_at_match,
+    match_call,
 )
 from headwater.spark.catalyst import Jvm, children_of, items, kind
 
@@ -59,7 +59,7 @@ class PatternInputs:
 
     def argument(self, value: Jvm) -> int:
         """Return the number of an aggregate's argument."""
-        if looks_at_match(value) is None:
+        if match_call(value) is None:
             column = self._scope.columns.place(self._scope.stripped(value))
             made = Argument(f"column {column}", column)
         else:

@@ -13,7 +13,7 @@ from headwater.plan.match_recognize.pattern_scope import (
     PatternScope,
     called_name,
     is_classifier,
-    looks_at_match,
+    match_call,
 )
 from headwater.spark.catalyst import Jvm, kind, option
 
@@ -87,7 +87,7 @@ class PatternNavigation:
         if is_classifier(of):
             return classified_at(replace(at, variables=self._scope.classified(of)))
         at = replace(at, variables=self._scope.variables(of, whole))
-        if looks_at_match(of) is not None:
+        if match_call(of) is not None:
             return Navigated(of, at)
         return column_at(self._scope.columns.place(self._scope.stripped(of)), at)
 

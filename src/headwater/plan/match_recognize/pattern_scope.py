@@ -133,19 +133,19 @@ class PatternScope:
             self.differ(whole)
         return met[0]
 
-    def variables_of(self, looked: Sequence[Jvm], whole: Jvm) -> k.Variables:
+    def variables_of(self, expressions: Sequence[Jvm], whole: Jvm) -> k.Variables:
         """Return the variable of everything that an aggregate reads; None, for all rows, if it reads no row."""
-        for e in looked:
+        for e in expressions:
             self.check_plain(e, whole)
-        met = self.met(looked)
+        met = self.met(expressions)
         if any(variables != met[0] for variables in met):
             self.differ(whole)
         return met[0] if met else None
 
-    def met(self, looked: Sequence[Jvm]) -> list[k.Variables]:
+    def met(self, expressions: Sequence[Jvm]) -> list[k.Variables]:
         """Return the variables that expressions name, with columns or in CLASSIFIER."""
-        met = [self.split(name, items(name.nameParts()))[0] for e in looked for name in _columns_in(e)]
-        return met + [self.classified(call) for e in looked for call in _classifiers(e)]
+        met = [self.split(name, items(name.nameParts()))[0] for e in expressions for name in _columns_in(e)]
+        return met + [self.classified(call) for e in expressions for call in _classifiers(e)]
 
     def differ(self, whole: Jvm) -> NoReturn:
         """Reject an expression over rows of several variables."""
@@ -205,14 +205,14 @@ def is_classifier(e: Jvm) -> bool:
     return called_name(e) == "classifier"
 
 
-def looks_at_match(e: Jvm) -> Jvm | None:
+def match_call(e: Jvm) -> Jvm | None:
     """Return the first call of CLASSIFIER or MATCH_NUMBER in an expression, or None."""
     return find(e, lambda e: called_name(e) in ("classifier", "match_number"))
 
 
-def looks_at_row(e: Jvm) -> bool:
+def depends_on_row(e: Jvm) -> bool:
     """Whether the value of an expression depends on the row."""
-    return bool(_references(e)) or looks_at_match(e) is not None
+    return bool(_references(e)) or match_call(e) is not None
 
 
 def is_bound(e: Jvm, bound: frozenset[str]) -> bool:

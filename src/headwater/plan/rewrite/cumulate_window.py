@@ -33,7 +33,7 @@ from headwater.spark.catalyst import (
     option,
     output_of,
 )
-from headwater.sql.ordered_aggregates import Spelled, spelled
+from headwater.sql.ordered_aggregates import SparkQuery, spark_query
 
 TIME_WINDOW = "spark.timeWindow"
 """Metadata key of a column that is a window determined by the row's time: tumbling, hopping or cumulative."""
@@ -134,7 +134,7 @@ class _Parsed:
         self._origin = module(catalyst.jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin")
         self._named = named
         self._text = text
-        self._read: Spelled = spelled(text)
+        self._read: SparkQuery = spark_query(text)
         self._refuse = refuse
 
     def changed(self, plan: Jvm) -> Jvm:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headwater.spark.catalyst import Catalyst, Jvm, Refuse, children_of, find, items, kind, module, option
-from headwater.sql.ordered_aggregates import LISTS, Spelled, spelled
+from headwater.sql.ordered_aggregates import LISTS, SparkQuery, spark_query
 
 _PLANS = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
 _WINDOWS = ("WindowExpression", "UnresolvedWindowExpression")
@@ -27,7 +27,7 @@ _JOINED = ("listagg", "string_agg")
 
 def with_ordered_lists(catalyst: Catalyst, plan: Jvm, text: str, refuse: Refuse) -> Jvm:
     """Return a parsed plan without ordered lists; `text` is the SQL of the query."""
-    read = spelled(text)
+    read = spark_query(text)
     if "within" not in read.text.lower():
         return plan
     sql = catalyst.jvm.org.apache.spark.sql.catalyst
@@ -91,7 +91,7 @@ def _separates_distinct(expressions: Sequence[Jvm]) -> bool:
     return len(distinct) > 1 or any(e.filter().isDefined() for e in distinct)
 
 
-def named_as_written(catalyst: Catalyst, alias: Jvm, text: str, read: Spelled) -> Jvm:
+def named_as_written(catalyst: Catalyst, alias: Jvm, text: str, read: SparkQuery) -> Jvm:
     """Return an unnamed column with an alias that is its original SQL text, not the rewritten expression."""
     origin = alias.child().origin()
     start, stop = option(origin.startIndex()), option(origin.stopIndex())

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from headwater.plan.relations.metadata_columns import VERSIONED, versions_of
 from headwater.plan.rewrite.relation_names import RelationNames, RelationPlan
 from headwater.spark.catalyst import Catalyst, Jvm, Refuse, find, items, kind, module, output_of
-from headwater.sql.ordered_aggregates import Spelled
+from headwater.sql.ordered_aggregates import SparkQuery
 from headwater.sql.system_time import VERSIONS
 
 _JOINS = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
@@ -49,13 +49,13 @@ class VersionedNames(RelationNames):
         relations: Mapping[str, RelationPlan],
         dotted: Iterable[str],
         versions: Mapping[str, RelationPlan | Unversioned],
-        spelled: Spelled,
+        query: SparkQuery,
         refuse: Refuse,
     ) -> None:
-        """`versions` has the topics and views whose versions a query may read; `spelled` is the query as passed to Spark."""
+        """`versions` has the topics and views whose versions a query may read; `query` is the query as passed to Spark."""
         super().__init__(catalyst, relations, dotted)
         self._versions = {name.lower(): (name, opened) for name, opened in versions.items()}
-        self._spelled = spelled
+        self._query = query
         self._refuse = refuse
 
     def _is_needed(self) -> bool:
@@ -166,7 +166,7 @@ class VersionedNames(RelationNames):
         """Return the expression after AS OF, parsed from the quoted text that was passed to Spark."""
         stop = travel.plan.origin().stopIndex()
         end = stop.get() if stop.isDefined() else None
-        clause = next((clause for clause in self._spelled.quoted if clause.end == end), None)
+        clause = next((clause for clause in self._query.quoted if clause.end == end), None)
         if clause is None:
             self._refuse(
                 travel.plan,
@@ -174,7 +174,7 @@ class VersionedNames(RelationNames):
                 hint=_FORM,
                 reason="as-of-version",
             )
-        text = self._spelled.text
+        text = self._query.text
         # padded with blanks, so that Spark's error positions refer to the whole query
         padded = _NOT_A_NEWLINE.sub(" ", text[: clause.start]) + text[clause.start : clause.end]
         return self._c.session.sessionState().sqlParser().parseExpression(padded)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headwater.plan.rewrite.ordered_lists import expressions_of, named_as_written
 from headwater.spark.catalyst import Catalyst, Jvm, find, items, kind, module
-from headwater.sql.ordered_aggregates import LISTS, spelled
+from headwater.sql.ordered_aggregates import LISTS, spark_query
 
 _OF_ROWS = frozenset((*LISTS, "collect_set", "max_by", "min_by", "to_json"))
 """Functions whose first argument may be a whole row."""
@@ -66,4 +66,4 @@ def _named(catalyst: Catalyst, alias: Jvm, text: str) -> Jvm:
     child = alias.child()
     if _is_of_row(child):
         return catalyst.alias(child, items(child.nameParts())[-1].lower())
-    return named_as_written(catalyst, alias, text, spelled(text))
+    return named_as_written(catalyst, alias, text, spark_query(text))

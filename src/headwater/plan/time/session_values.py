@@ -57,9 +57,9 @@ def with_sessions_kept(catalyst: Catalyst, plan: Jvm) -> SessionPlan:
     if SESSION_COLUMN not in plan.toString() or not _has_sessions(plan):
         return SessionPlan(plan, {})
     inlined = catalyst.jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
-    looks = _Looks()
-    looks.visit(inlined)
-    if not looks.found:
+    uses = _SessionUses()
+    uses.visit(inlined)
+    if not uses.found:
         return SessionPlan(plan, {})
     renamed: dict[int, int] = {}
     shown: set[int] = set()
@@ -186,7 +186,7 @@ def _has_sessions(plan: Jvm) -> bool:
     return any(map(_has_sessions, below))
 
 
-class _Looks:
+class _SessionUses:
     """Detects whether a plan uses sessions above their GROUP BY for anything but output."""
 
     def __init__(self) -> None:

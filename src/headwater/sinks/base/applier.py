@@ -26,7 +26,7 @@ from headwater.sinks.base.checksums import Tally, tally
 from headwater.sinks.base.circuit_breaker import Guarded
 from headwater.sinks.base.diversion import Diversion
 from headwater.sinks.base.net_changes import Netted, net, net_difference, without
-from headwater.sinks.base.rejected_rows import Choose, Tried, Withheld, row_pairs
+from headwater.sinks.base.rejected_rows import Choose, RejectedSinkRows, Tried, row_pairs
 from headwater.sinks.base.sink_report import SinkReport
 from headwater.sinks.base.sink_status import Letters, OnError, SinkLag, State, Status
 from headwater.sinks.base.target import (
@@ -130,7 +130,7 @@ class Applier:
                 self._position.doubt()
             return self._step()
 
-    def look(self) -> Status:
+    def probe(self) -> Status:
         """Read the checkpoint from the target, write nothing, and return the status of the sink."""
         with self._working():
             checkpoint = self._ask()
@@ -162,12 +162,12 @@ class Applier:
             self._position.checkpoint = after
             return after
 
-    def rejected(self) -> Withheld:
+    def rejected(self) -> RejectedSinkRows:
         """Return the rejected rows according to the checkpoint in the target now."""
         with self._working():
             return self._diversion.recorded(self._ask())
 
-    def refused(self) -> Withheld:
+    def refused(self) -> RejectedSinkRows:
         """Return the rejected rows according to the checkpoint read last, without a request to the target and without
         waiting for a step in progress."""
         return self._diversion.recorded(self._position.checkpoint)
@@ -319,7 +319,7 @@ class Applier:
         view = consolidate(self._feed.contents(point.tick))
         stored = self._target.stored_form(view.rows)
         whole = tally(stored, view.weights)
-        rejected = Withheld.none(self.shape.schema)
+        rejected = RejectedSinkRows.none(self.shape.schema)
         if checkpoint is not None:
             rejected = self._diversion.recorded(checkpoint).still_in(view)
         if len(rejected):
@@ -341,8 +341,8 @@ class Applier:
         before: SinkCheckpoint | None,
         after: SinkCheckpoint,
         whole: Tally,
-        rejected: Withheld,
-        again: tuple[Withheld, pa.RecordBatch] | None = None,
+        rejected: RejectedSinkRows,
+        again: tuple[RejectedSinkRows, pa.RecordBatch] | None = None,
     ) -> None:
         """Apply a change. `whole` is the tally of all rows of the view, `rejected` the rejected rows so far. Rows that the
         target rejects now are reported as dead letters, unless the change retries rejected rows: then `again` has these rows
@@ -351,7 +351,7 @@ class Applier:
         while True:
             rest = whole - rejected.tally(self._target)
             after = replace(
-                after, checksum=rest.checksum, rows=rest.rows, withheld=rejected.encode(), whole=True
+                after, checksum=rest.checksum, rows=rest.rows, rejected=rejected.encode(), whole=True
             )
             change = netted.change
             if again is not None:
@@ -370,7 +370,7 @@ class Applier:
         if again is None and serial in rejected.letters:
             self._diversion.report_rejected(rejected, after)
         self._position.is_known = True
-        self.report.advanced(after.tick, len(netted), withheld=len(rejected))
+        self.report.advanced(after.tick, len(netted), rejected=len(rejected))
 
 
 def refuse_occupied(shape: TargetShape, target: Target) -> None:
@@ -392,7 +392,7 @@ def _at(checkpoint: SinkCheckpoint, tick: Token) -> SinkCheckpoint:
     return replace(checkpoint, tick=tick.number, id=tick.id)
 
 
-def _letters_of(rows: pa.RecordBatch, tried: Withheld, given: pa.RecordBatch) -> tuple[int, ...]:
+def _letters_of(rows: pa.RecordBatch, tried: RejectedSinkRows, given: pa.RecordBatch) -> tuple[int, ...]:
     """Return the dead-letter serial of each retried row; equal rows share the lowest serial."""
     known: dict[tuple[int, int], int] = {}
     for pair, letter in zip(row_pairs(given), tried.letters.tolist(), strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 
 from headwater.core.errors import RowsRefusedError
 from headwater.sinks.base.net_changes import Netted
-from headwater.sinks.base.rejected_rows import ROWS_MAX, Withheld
+from headwater.sinks.base.rejected_rows import ROWS_MAX, RejectedSinkRows
 from headwater.sinks.base.sink_status import Letters, OnError
 from headwater.sinks.base.target import SinkCheckpoint, SinkError, TargetShape
 from headwater.sinks.base.text_values import shown
@@ -28,13 +28,15 @@ class Diversion:
         self._on_error = on_error
         self._letters = letters
 
-    def recorded(self, checkpoint: SinkCheckpoint | None) -> Withheld:
+    def recorded(self, checkpoint: SinkCheckpoint | None) -> RejectedSinkRows:
         """Return the rejected rows that a checkpoint records; none without a checkpoint."""
         if checkpoint is None:
-            return Withheld.none(self._shape.schema)
-        return Withheld.decode(checkpoint.withheld, self._shape.schema)
+            return RejectedSinkRows.none(self._shape.schema)
+        return RejectedSinkRows.decode(checkpoint.rejected, self._shape.schema)
 
-    def divert(self, error: RowsRefusedError, netted: Netted, rejected: Withheld, serial: int) -> Withheld:
+    def divert(
+        self, error: RowsRefusedError, netted: Netted, rejected: RejectedSinkRows, serial: int
+    ) -> RejectedSinkRows:
         """Return the rejected rows including those of a change that were rejected just now. SinkError if rejected rows stop
         the sink, or there are more than `ROWS_MAX`."""
         shape, first = self._shape, error.refused[0]
@@ -59,7 +61,7 @@ class Diversion:
             ) from error
         return rejected
 
-    def report_rejected(self, rejected: Withheld, checkpoint: SinkCheckpoint) -> None:
+    def report_rejected(self, rejected: RejectedSinkRows, checkpoint: SinkCheckpoint) -> None:
         """Report the rows that were rejected last as dead letters. They may have been reported already; the receiver detects
         that by their serial."""
         if not len(rejected) or self._letters is None:

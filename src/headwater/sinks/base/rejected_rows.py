@@ -26,7 +26,7 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 @dataclass(frozen=True, eq=False)
-class Withheld:
+class RejectedSinkRows:
     """Rejected rows of the view, each with its weight (1 except in a changelog), the serial of the dead letter that reported
     it, and the reason."""
 
@@ -39,26 +39,26 @@ class Withheld:
         return len(self.reasons)
 
     @staticmethod
-    def none(schema: pa.Schema) -> Withheld:
+    def none(schema: pa.Schema) -> RejectedSinkRows:
         """Return an empty set of rows."""
         nothing = np.zeros(0, dtype=np.int64)
-        return Withheld(empty_rows(schema), nothing, nothing, ())
+        return RejectedSinkRows(empty_rows(schema), nothing, nothing, ())
 
     @staticmethod
-    def decode(data: bytes, schema: pa.Schema) -> Withheld:
+    def decode(data: bytes, schema: pa.Schema) -> RejectedSinkRows:
         """Return the rows encoded by `encode`; an empty set if the columns of `schema` differ."""
         if not data:
-            return Withheld.none(schema)
+            return RejectedSinkRows.none(schema)
         table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
         count = table.num_columns - len(_FACTS)
         if not pa.schema(list(table.schema)[:count]).equals(schema):
-            return Withheld.none(schema)
+            return RejectedSinkRows.none(schema)
         (batch,) = table.combine_chunks().to_batches() or [None]
         if batch is None:
-            return Withheld.none(schema)
+            return RejectedSinkRows.none(schema)
         rows = pa.RecordBatch.from_arrays(batch.columns[:count], schema=schema)
         weights, letters, reasons = batch.columns[count:]
-        return Withheld(rows, weights.to_numpy(), letters.to_numpy(), tuple(reasons.to_pylist()))
+        return RejectedSinkRows(rows, weights.to_numpy(), letters.to_numpy(), tuple(reasons.to_pylist()))
 
     def encode(self) -> bytes:
         """Return the rows as bytes for a checkpoint."""
@@ -75,21 +75,23 @@ class Withheld:
             writer.write_batch(pa.RecordBatch.from_arrays([*self.rows.columns, *facts], schema=schema))
         return bytes(out.getvalue())
 
-    def take(self, indices: Indices) -> Withheld:
+    def take(self, indices: Indices) -> RejectedSinkRows:
         """Return the rows at these indices."""
         reasons = tuple(self.reasons[i] for i in indices)
-        return Withheld(take_rows(self.rows, indices), self.weights[indices], self.letters[indices], reasons)
+        return RejectedSinkRows(
+            take_rows(self.rows, indices), self.weights[indices], self.letters[indices], reasons
+        )
 
     def with_rejected(
         self, rows: pa.RecordBatch, change: TargetChange, refused: Sequence[RefusedRow], letter: int
-    ) -> Withheld:
+    ) -> RejectedSinkRows:
         """Return these rows and the rows of a change that were rejected just now; `rows` are the rows of the view from which
         the change is made."""
         at = np.array([one.index for one in refused], dtype=np.int64)
         weights = np.ones(len(at), dtype=np.int64)
         if WEIGHT.name in change.records.schema.names:
             weights = change.records.column(WEIGHT.name).to_numpy()[at]
-        return Withheld(
+        return RejectedSinkRows(
             concat_rows([self.rows, take_rows(rows, at)], self.rows.schema),
             np.concatenate([self.weights, weights]),
             np.concatenate([self.letters, np.full(len(at), letter, dtype=np.int64)]),
@@ -98,12 +100,12 @@ class Withheld:
 
     def and_again(
         self,
-        tried: Withheld,
+        tried: RejectedSinkRows,
         given: pa.RecordBatch,
         rows: pa.RecordBatch,
         change: TargetChange,
         refused: Sequence[RefusedRow],
-    ) -> Withheld:
+    ) -> RejectedSinkRows:
         """Return these rows and the rows of `tried` that were rejected again, with the new reason. `given` were written in
         place of `tried`, one for one; `rows` are the ones of `given` from which the change is made, in any order."""
         reasons: dict[tuple[int, int], list[str]] = {}
@@ -118,14 +120,14 @@ class Withheld:
                 places.append(place)
                 why.append(left[0] if netted else left.pop())
         back = tried.take(np.array(places, dtype=np.int64))
-        return Withheld(
+        return RejectedSinkRows(
             concat_rows([self.rows, back.rows], self.rows.schema),
             np.concatenate([self.weights, back.weights]),
             np.concatenate([self.letters, back.letters]),
             (*self.reasons, *why),
         )
 
-    def after(self, change: TargetChange, target: Target) -> Withheld:
+    def after(self, change: TargetChange, target: Target) -> RejectedSinkRows:
         """Return the rows that a change leaves rejected: a row whose key it deletes or upserts is no longer in the view."""
         if not len(self) or not target.key or not len(change):
             return self
@@ -135,7 +137,7 @@ class Withheld:
         mine = key_identities(target.stored_form(self.rows), target.key)
         return self._where(~_among(mine, key_identities(touched, target.key)))
 
-    def still_in(self, view: Delta) -> Withheld:
+    def still_in(self, view: Delta) -> RejectedSinkRows:
         """Return the rows that are still in the view."""
         if not len(self):
             return self
@@ -145,7 +147,7 @@ class Withheld:
         """Return the checksum and number of rows that these rows would add to the target."""
         return tally(target.stored_form(self.rows), self.weights) if len(self) else Tally()
 
-    def _where(self, mask: Mask) -> Withheld:
+    def _where(self, mask: Mask) -> RejectedSinkRows:
         return self if mask.all() else self.take(np.flatnonzero(mask))
 
 
@@ -157,7 +159,7 @@ class Tried:
     rows: pa.RecordBatch
 
 
-Choose = Callable[[Withheld], Tried]
+Choose = Callable[[RejectedSinkRows], Tried]
 """Callable that picks the rejected rows to retry."""
 
 

@@ -14,7 +14,7 @@ class SinkReport:
 
     def __init__(self, sink: str) -> None:
         self.status = Status(sink)
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._listeners: list[Callable[[Status], None]] = []
 
     def listen(self, listener: Callable[[Status], None]) -> None:
@@ -25,7 +25,7 @@ class SinkReport:
         """Set the state of the sink."""
         self.put(replace(self.status, state=state, reason=reason, attempts=attempts))
 
-    def advanced(self, tick: int, rows: int, *, withheld: int | None = None) -> None:
+    def advanced(self, tick: int, rows: int, *, rejected: int | None = None) -> None:
         """Record that the target has everything up to a tick, and that `rows` were applied just now."""
         status = self.status
         self.put(
@@ -35,7 +35,7 @@ class SinkReport:
                 reason=None,
                 attempts=0,
                 tick=tick,
-                withheld=status.withheld if withheld is None else withheld,
+                withheld=status.withheld if rejected is None else rejected,
                 applied_rows=status.applied_rows + rows,
                 applied_changes=status.applied_changes + bool(rows),
             )
@@ -44,9 +44,9 @@ class SinkReport:
     def put(self, status: Status) -> None:
         """Publish a status, unless it equals the current one."""
         if status != self.status:
-            with self._news:
+            with self._changed:
                 self.status = status
-                self._news.notify_all()
+                self._changed.notify_all()
             for listener in self._listeners:
                 listener(status)
 
@@ -57,8 +57,8 @@ class SinkReport:
         def done() -> bool:
             return self._has(tick) or self.status.state in ("stopped", "closed")
 
-        with self._news:
-            self._news.wait_for(done, timeout_ms / 1_000)
+        with self._changed:
+            self._changed.wait_for(done, timeout_ms / 1_000)
         return self._has(tick)
 
     def _has(self, tick: int) -> bool:

@@ -19,7 +19,7 @@ from headwater.operators.zset.delta import Delta, concat, concat_rows, consolida
 from headwater.sinks.base.applier import Applier
 from headwater.sinks.base.checksums import Tally, tally, tally_all
 from headwater.sinks.base.net_changes import key_identities
-from headwater.sinks.base.rejected_rows import Withheld
+from headwater.sinks.base.rejected_rows import RejectedSinkRows
 from headwater.sinks.base.target import WEIGHT, Freezing, SinkCheckpoint, Target, TargetShape
 from headwater.sinks.base.text_values import shown
 from headwater.sinks.base.view_feed import SinkFeed
@@ -126,7 +126,7 @@ def _check(
         there = tally_all(target.contents(), weight).rows
         known = "the target has rows but no checkpoint" if there else "nothing was applied yet"
         return SinkCheck(shape.sink, shape.view, False if there else None, None, there, detail=known)
-    rejected = Withheld.decode(checkpoint.withheld, shape.schema)
+    rejected = RejectedSinkRows.decode(checkpoint.rejected, shape.schema)
     found = tally_all(target.contents(), weight)
     same = checkpoint.whole and found == Tally(checkpoint.checksum, checkpoint.rows)
     view = None if cheap and same else _view(feed, checkpoint.token, applier.history(checkpoint))
@@ -154,7 +154,7 @@ def _view(feed: SinkFeed, tick: Token, history: str | None) -> Delta | None:
         return None
 
 
-def _differences(shape: TargetShape, target: Target, view: Delta, rejected: Withheld) -> Differences:
+def _differences(shape: TargetShape, target: Target, view: Delta, rejected: RejectedSinkRows) -> Differences:
     stored = Delta(target.stored_form(view.rows), view.weights)
     less = Delta(target.stored_form(rejected.rows), -rejected.weights)
     parts = [stored, less]

@@ -55,7 +55,7 @@ class SinkCheckpoint:
     """The position of a target in the ticks of its view.
 
     `history` identifies the history of the view that the tick belongs to: changes of two histories cannot be combined.
-    `checksum` and `rows` describe the contents of the target, in the stored form (`checksums`). `withheld` are the rows of
+    `checksum` and `rows` describe the contents of the target, in the stored form (`checksums`). `rejected` are the rows of
     the view that the target rejected and that were diverted: opaque to the target. Unless `whole`, a change that could not
     be written in one step was not completed: the contents belong to no tick, and are compared with the view before anything
     else is written. `id` is the id of the tick: the same number with another id is a tick of another history. It is '' for a
@@ -66,7 +66,7 @@ class SinkCheckpoint:
     history: str
     checksum: int
     rows: int = 0
-    withheld: bytes = b""
+    rejected: bytes = b""
     whole: bool = True
     id: str = ""
 
@@ -83,8 +83,8 @@ class SinkCheckpoint:
             "checksum": f"{self.checksum:016x}",
             "rows": self.rows,
         }
-        if self.withheld:
-            plain["withheld"] = base64.b64encode(self.withheld).decode("ascii")
+        if self.rejected:
+            plain["withheld"] = base64.b64encode(self.rejected).decode("ascii")
         if not self.whole:
             plain["whole"] = False
         if self.id:
@@ -101,7 +101,7 @@ class SinkCheckpoint:
                 history=str(plain["history"]),
                 checksum=int(plain["checksum"], 16),
                 rows=int(plain["rows"]),
-                withheld=base64.b64decode(plain.get("withheld", "")),
+                rejected=base64.b64decode(plain.get("withheld", "")),
                 whole=bool(plain.get("whole", True)),
                 id=str(plain.get("id", "")),
             )

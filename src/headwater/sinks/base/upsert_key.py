@@ -17,8 +17,8 @@ def check_key(shape: TargetShape, declared: Key, unique: Sequence[Key]) -> Key:
     definition: the columns of its GROUP BY, the primary key of a topic that it passes on, the partition of a top-1; () means
     that the view has at most one row. StatementError if nothing proves that the key is unique.
     """
-    spelled = {name.lower(): name for name in shape.schema.names}
-    missing = [name for name in declared if name.lower() not in spelled]
+    by_lower = {name.lower(): name for name in shape.schema.names}
+    missing = [name for name in declared if name.lower() not in by_lower]
     if missing:
         raise StatementError(
             f"view {shape.view!r} has no column {missing[0]!r}, which the key of sink {shape.sink!r} names",
@@ -27,7 +27,7 @@ def check_key(shape: TargetShape, declared: Key, unique: Sequence[Key]) -> Key:
             sink=shape.sink,
             column=missing[0],
         )
-    key = tuple(dict.fromkeys(spelled[name.lower()] for name in declared))
+    key = tuple(dict.fromkeys(by_lower[name.lower()] for name in declared))
     known = [one for one in unique if all(name in shape.schema.names for name in one)]
     if key and any(set(one) <= set(key) for one in known):
         return key

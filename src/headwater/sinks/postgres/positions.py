@@ -46,7 +46,7 @@ class PositionTable:
             f"{after.history}{_ID}{after.id}" if after.id else after.history,
             after.checksum,
             after.rows,
-            after.withheld,
+            after.rejected,
             after.whole,
             position,
         ]

@@ -20,7 +20,7 @@ from headwater.sources.statsd.statsd_lines import Received
 DATAGRAM_BYTES_MAX = 1 << 16
 GATHERED_BYTES = 1 << 20
 ROUNDS_MAX = 64
-LOOK_MS = 100
+POLL_MS = 100
 _LINE_END = ord("\n")
 _TABLES = ("/proc/net/udp", "/proc/net/udp6")
 
@@ -39,7 +39,7 @@ class UdpListener:
         self._bytes = self._lines = 0
         self.packets = self.overflowed = 0
         self._error: Exception | None = None
-        self._news = threading.Condition()
+        self._new_lines = threading.Condition()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._receive, name="headwater-statsd", daemon=True)
         self._thread.start()
@@ -52,13 +52,13 @@ class UdpListener:
 
     def wait(self, lines: int, timeout_s: float) -> None:
         """Wait until `lines` lines have arrived, at most `timeout_s` seconds."""
-        with self._news:
-            self._news.wait_for(lambda: self._lines >= lines or self._ended.is_set(), timeout_s)
+        with self._new_lines:
+            self._new_lines.wait_for(lambda: self._lines >= lines or self._ended.is_set(), timeout_s)
 
     def lines(self) -> int:
         """Return the number of received lines, including those in the kernel's queue. Raises the error that ended the receiving
         thread."""
-        with self._news:
+        with self._new_lines:
             if self._error is not None:
                 raise self._error
             self._drain()
@@ -66,7 +66,7 @@ class UdpListener:
 
     def take(self) -> list[Received]:
         """Return everything received so far. Raises the error that ended the receiving thread, if any."""
-        with self._news:
+        with self._new_lines:
             if self._error is not None:
                 raise self._error
             self._drain()
@@ -88,10 +88,10 @@ class UdpListener:
     def end(self) -> None:
         """Stop receiving; what has arrived so far can still be taken."""
         if not self._ended.is_set():
-            with self._news:
+            with self._new_lines:
                 self._drain()
                 self._ended.set()
-                self._news.notify_all()
+                self._new_lines.notify_all()
 
     def close(self) -> None:
         """Stop receiving, and close the socket."""
@@ -103,15 +103,15 @@ class UdpListener:
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
         while not self._ended.is_set():
-            if waiting.poll(LOOK_MS):
-                with self._news:
+            if waiting.poll(POLL_MS):
+                with self._new_lines:
                     try:
                         self._drain()
                     except Exception as error:  # noqa: BLE001 - `take` raises it, so that the source stops with the reason
                         self._error = error
                         return
                     finally:
-                        self._news.notify_all()
+                        self._new_lines.notify_all()
 
     def _drain(self) -> None:
         """Receive what is in the kernel's queue, but no more than fits in it, so that the loop ends even during a flood."""

@@ -123,7 +123,7 @@ class _Watchdog:
     """Interrupts queries that exceed their time limit: one thread for all queries, not woken by queries that end in time."""
 
     def __init__(self) -> None:
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._running: dict[object, tuple[float, duckdb.DuckDBPyConnection]] = {}
         self._wakes_s: float | None = None
         """Time of the next check; None before the thread is started."""
@@ -132,21 +132,21 @@ class _Watchdog:
     def over(self, cursor: duckdb.DuckDBPyConnection, until_s: float) -> Iterator[None]:
         """Interrupt the cursor's query at that time if the block still runs; queries after the block are not affected."""
         mark = object()
-        with self._news:
+        with self._changed:
             self._running[mark] = (until_s, cursor)
             if self._wakes_s is None:
                 threading.Thread(target=self._watch, name="headwater-query-limit", daemon=True).start()
             elif until_s < self._wakes_s:
-                self._news.notify()
+                self._changed.notify()
             self._wakes_s = min(until_s, self._wakes_s or until_s)
         try:
             yield
         finally:
-            with self._news:
+            with self._changed:
                 del self._running[mark]
 
     def _watch(self) -> None:
-        with self._news:
+        with self._changed:
             while True:
                 now = time.monotonic()
                 self._break_off(now)
@@ -154,7 +154,7 @@ class _Watchdog:
                 # an interrupt may miss a query that is just starting or ending: it is checked again soon
                 overdue = [now + AGAIN_S] if len(later) < len(self._running) else []
                 self._wakes_s = min(later + overdue, default=now + IDLE_S)
-                self._news.wait(self._wakes_s - now)
+                self._changed.wait(self._wakes_s - now)
 
     def _break_off(self, now: float) -> None:
         """Interrupt overdue queries. A separate function, because the frame of the endless loop must not keep references to

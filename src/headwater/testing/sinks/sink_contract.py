@@ -403,8 +403,12 @@ class SinkContract(VersionStories):
         assert found.differences is not None
         assert found.detail
         if self.key:
-            told = found.differences
-            assert (told.missing.num_rows, told.extra.num_rows, told.found.num_rows) == (1, 1, 1)
+            differences = found.differences
+            assert (differences.missing.num_rows, differences.extra.num_rows, differences.found.num_rows) == (
+                1,
+                1,
+                1,
+            )
         repaired = self.check(applier, repair=True)
         assert repaired.repaired
         assert repaired.ok
@@ -440,13 +444,13 @@ class SinkContract(VersionStories):
         self.feed.tick([*good[1:], bad, worse, row(30)])
         self.catch_up(applier)
         self.assert_holds([*good[1:], row(30)])
-        told = [one.rows.to_pylist() for one in self.letters.values()]
-        assert told == [[bad], [worse]]
+        rejected = [one.rows.to_pylist() for one in self.letters.values()]
+        assert rejected == [[bad], [worse]]
         assert all(reason for letters in self.letters.values() for reason in letters.reasons)
         assert applier.status().withheld == 2
         assert self.check(applier).ok
         applier = self.run(on_error="divert")
-        assert [one.rows.to_pylist() for one in self.letters.values()] == told
+        assert [one.rows.to_pylist() for one in self.letters.values()] == rejected
         if self.mode != "upsert":
             return
         self.take_again(5)

@@ -123,8 +123,8 @@ class _Graph:
             forward = sweep % 2 == 0
             indices = range(1, len(self.columns)) if forward else range(len(self.columns) - 2, -1, -1)
             for i in indices:
-                beside = self.columns[i - 1 if forward else i + 1]
-                place = {name: n for n, name in enumerate(beside)}
+                neighbours = self.columns[i - 1 if forward else i + 1]
+                place = {name: n for n, name in enumerate(neighbours)}
                 near = self._before if forward else self._after
                 own = {name: float(n) for n, name in enumerate(self.columns[i])}
                 self.columns[i].sort(
@@ -160,9 +160,9 @@ class _Graph:
             for column in self.columns if forward else reversed(self.columns):
                 wanted = []
                 for name in column:
-                    beside = self._before.get(name, ()) if forward else self._after.get(name, ())
-                    beside = beside or [*self._before.get(name, ()), *self._after.get(name, ())]
-                    wanted.append(_mean([at[n] for n in beside], at[name]))
+                    neighbours = self._before.get(name, ()) if forward else self._after.get(name, ())
+                    neighbours = neighbours or [*self._before.get(name, ()), *self._after.get(name, ())]
+                    wanted.append(_mean([at[n] for n in neighbours], at[name]))
                 for name, y in zip(column, self._apart(column, wanted), strict=True):
                     at[name] = y
         self._straighten(at)
@@ -173,10 +173,10 @@ class _Graph:
         """Straighten almost horizontal edges if the column has room."""
         for column in self.columns[1:]:
             for i, name in enumerate(column):
-                beside = self._before.get(name, ())
-                if len(beside) != 1 or abs(at[beside[0]] - at[name]) > HEIGHT / 2:
+                neighbours = self._before.get(name, ())
+                if len(neighbours) != 1 or abs(at[neighbours[0]] - at[name]) > HEIGHT / 2:
                     continue
-                wanted = at[beside[0]]
+                wanted = at[neighbours[0]]
                 above = column[i - 1] if i else None
                 below = column[i + 1] if i + 1 < len(column) else None
                 fits = above is None or wanted - at[above] >= self._distance(above, name)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from headwater.catalog.connectors import SINK, SOURCE
 from headwater.core.errors import HeadwaterError, TopicNotFoundError
 from headwater.views.view_status import standings, waiting_rows
-from headwater.web.commit_waiters import LOOK_S, Bell
+from headwater.web.commit_waiters import POLL_S, Bell
 from headwater.web.console import console_data as data
 from headwater.web.console.console_health import (
     alerts_document,
@@ -101,7 +101,7 @@ class Sampler:
                 "tick": last.tick,
                 "at": last.committed_at // 1_000,
                 "rows": last.rows,
-                "seconds": 0.0 if last.figures.last is None else last.figures.last.seconds,
+                "seconds": 0.0 if last.totals.last is None else last.totals.last.seconds,
             },
             "ticks_per_s": self._rate("ticks"),
             "rows_per_s": self._rate("rows"),
@@ -189,7 +189,7 @@ class Pulse:
                     seen = self._latest
                     yield seen
                 else:
-                    await self._bell.wait(LOOK_S, rung)
+                    await self._bell.wait(POLL_S, rung)
             yield end("the server stops")
         finally:
             self._subscribers -= 1
@@ -248,7 +248,7 @@ class Tail:
 async def tail_events(here: ServedWorkspace, tail: Tail) -> AsyncGenerator[bytes, None]:
     """Yield new records as events, a few times a second at most."""
     yield f"retry: {RETRY_MS}\n\n".encode()
-    silent_s = 0.0
+    idle_s = 0.0
     with here.watch.topic(tail.topic.name) as bell:
         while not here.streams.stopping.is_set():
             rung = bell.rung
@@ -258,13 +258,13 @@ async def tail_events(here: ServedWorkspace, tail: Tail) -> AsyncGenerator[bytes
                 yield failed(error)
                 return
             if found is not None:
-                silent_s = 0.0
+                idle_s = 0.0
                 yield event("records", found)
                 await asyncio.sleep(TAIL_EVERY_S)
                 continue
-            await bell.wait(LOOK_S, rung)
-            silent_s += LOOK_S
-            if silent_s >= here.settings.keep_alive_s:
-                silent_s = 0.0
+            await bell.wait(POLL_S, rung)
+            idle_s += POLL_S
+            if idle_s >= here.settings.keep_alive_s:
+                idle_s = 0.0
                 yield KEEP_ALIVE
     yield end("the server stops")

@@ -14,7 +14,7 @@ from typing import Any
 
 from headwater.core.clock import Microseconds
 from headwater.core.errors import CorruptionError, TickNotKeptError
-from headwater.engine.metrics.tick_totals import Figures, figures_of
+from headwater.engine.metrics.tick_totals import TickTotals, totals_of
 from headwater.state.store import StateStore
 
 KEPT = 2_500
@@ -27,24 +27,24 @@ class Tick:
 
     tick: int
     committed_at: Microseconds
-    figures: Figures
+    totals: TickTotals
     changed: Mapping[str, int]
 
     @property
     def rows(self) -> int:
         """Number of records that the tick read from the log."""
-        return self.figures.last.rows if self.figures.last is not None else 0
+        return self.totals.last.rows if self.totals.last is not None else 0
 
     def cost(self, after: Tick | None) -> dict[str, float]:
         """Return the seconds of each phase. The duration of the commit itself is recorded only in the next tick, `after`."""
-        last = self.figures.last
+        last = self.totals.last
         own = dict(last.phases) if last is not None else {}
-        if after is None or after.figures.last is None or after.figures.ticks != self.figures.ticks + 1:
+        if after is None or after.totals.last is None or after.totals.ticks != self.totals.ticks + 1:
             return own
         whole = {}
-        for phase, so_far in after.figures.phases.items():
-            before = self.figures.phases.get(phase, 0.0) - own.get(phase, 0.0)
-            whole[phase] = max(0.0, round(so_far - after.figures.last.phases.get(phase, 0.0) - before, 6))
+        for phase, so_far in after.totals.phases.items():
+            before = self.totals.phases.get(phase, 0.0) - own.get(phase, 0.0)
+            whole[phase] = max(0.0, round(so_far - after.totals.last.phases.get(phase, 0.0) - before, 6))
         return whole
 
 
@@ -67,7 +67,7 @@ class TickHistory:
         except (TickNotKeptError, CorruptionError):
             return None
         changed = {name: view.change.rows for name, view in manifest.views.items() if view.change is not None}
-        made = Tick(tick, manifest.committed_at, figures_of(manifest), changed)
+        made = Tick(tick, manifest.committed_at, totals_of(manifest), changed)
         with self._guard:
             self._known[tick] = made
             while len(self._known) > KEPT:

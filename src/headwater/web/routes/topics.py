@@ -17,7 +17,7 @@ from headwater.core.types import TIMESTAMP
 from headwater.log.commit_history import check_commit, token_of
 from headwater.log.reader import ReadOptions, TopicReader, resolve_start, shown_columns
 from headwater.web import parameters
-from headwater.web.commit_waiters import LOOK_S
+from headwater.web.commit_waiters import POLL_S
 from headwater.web.event_streams import KEEP_ALIVE, RETRY_MS, ROWS_MAX, IdleTime, end, event, failed
 from headwater.web.idempotency_keys import DELIVERIES, key_of
 from headwater.web.idempotency_keys import TOPIC as KEYS
@@ -252,7 +252,7 @@ async def _pieces(
     """Yield records as they are appended. An event's id is its position: a client that reconnects with it continues
     after it."""
     events = form is ResponseFormat.EVENTS
-    silence = IdleTime(here.settings.keep_alive_s)
+    idle = IdleTime(here.settings.keep_alive_s)
     if events:
         yield f"retry: {RETRY_MS}\n\n".encode()
     with here.watch.topic(reading.topic.name) as bell:
@@ -267,15 +267,15 @@ async def _pieces(
                 return
             for objects, place in found:
                 limit -= len(objects)
-                silence.broken()
+                idle.broken()
                 if events:
                     yield event("records", f'{{"next":"{place}","rows":[{",".join(objects)}]}}', place)
                 else:
                     yield ("\n".join(objects) + "\n").encode()
             if not found:
-                await bell.wait(LOOK_S, rung)
-                if silence.too_long:
-                    silence.broken()
+                await bell.wait(POLL_S, rung)
+                if idle.too_long:
+                    idle.broken()
                     yield KEEP_ALIVE if events else b"\n"
     if events:
         yield end("the server stops" if limit > 0 else "the limit is reached")

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from headwater.core.errors import TickNotKeptError, UsageError
 from headwater.core.positions import Token
 from headwater.web import parameters
-from headwater.web.commit_waiters import LOOK_S
+from headwater.web.commit_waiters import POLL_S
 from headwater.web.committed_reads import ReadResult, is_lookup, manifest_at, rows_equal, view_relation
 from headwater.web.event_streams import KEEP_ALIVE, RETRY_MS, ROWS_MAX, IdleTime, end, event, failed
 from headwater.web.response_formats import ResponseFormat, form_of, json_objects, rows_response
@@ -80,14 +80,14 @@ async def changes(request: Request) -> Response:
     parameters.refuse_unknown(request, ("since",))
     form_of(request, (ResponseFormat.EVENTS,))
     text = request.headers.get("last-event-id") or request.query_params.get("since")
-    follower = await here.stream_step(_begin, here, request.path_params["view"], text)
-    return here.streams.respond(_pieces(here, *follower), ResponseFormat.EVENTS)
+    begun = await here.stream_step(_begin, here, request.path_params["view"], text)
+    return here.streams.respond(_pieces(here, *begun), ResponseFormat.EVENTS)
 
 
 def _begin(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Changes | None, str]:
     """Return the view's name and a subscription from `since`; None instead of it, with the reason, if it cannot
     continue from there."""
-    view = here.views.names.spelled(name)
+    view = here.views.names.canonical_name(name)
     since: Token | None = None
     if text == "latest":
         latest = here.views.store.latest()
@@ -106,36 +106,36 @@ def _begin(here: ServedWorkspace, name: str, text: str | None) -> tuple[str, Cha
 
 
 async def _pieces(
-    here: ServedWorkspace, view: str, follower: Changes | None, lost: str
+    here: ServedWorkspace, view: str, subscription: Changes | None, lost: str
 ) -> AsyncGenerator[bytes, None]:
     """Yield events, each (a part of) the changes of one tick. Only the last part has the tick's token as its id: a
     client that was disconnected in between reconnects with the previous tick, and gets all parts again."""
     bell = here.watch.ticking()
-    silence = IdleTime(here.settings.keep_alive_s)
+    idle = IdleTime(here.settings.keep_alive_s)
     yield f"retry: {RETRY_MS}\n\n".encode()
     while not here.streams.stopping.is_set():
         rung = bell.rung
-        if follower is None:
+        if subscription is None:
             yield event("reset", {"view": view, "reason": lost})
         try:
-            if follower is None:
-                follower = await here.stream_step(here.views.reads.follow, view, None, 0.0, resync=False)
-            rows = await here.stream_step(next, follower, None)
+            if subscription is None:
+                subscription = await here.stream_step(here.views.reads.follow, view, None, 0.0, resync=False)
+            rows = await here.stream_step(next, subscription, None)
         except TickNotKeptError as error:
-            follower, lost = None, error.message
+            subscription, lost = None, error.message
             continue
         except Exception as error:  # noqa: BLE001 - the response has begun: its last event reports the error
             yield failed(error)
             return
         if rows is None:
-            await bell.wait(LOOK_S, rung)
-            if silence.too_long:
-                silence.broken()
+            await bell.wait(POLL_S, rung)
+            if idle.too_long:
+                idle.broken()
                 yield KEEP_ALIVE
             continue
-        silence.broken()
-        kind, tick = "snapshot" if follower.snapshot else "change", follower.tick
-        token = follower.token
+        idle.broken()
+        kind, tick = "snapshot" if subscription.snapshot else "change", subscription.tick
+        token = subscription.token
         rows = rows.drop_columns(["_tick"])
         for start in range(0, max(1, rows.num_rows), ROWS_MAX):
             last = start + ROWS_MAX >= rows.num_rows

@@ -1,9 +1,9 @@
 """Private values in columns: which subjects' values a column may contain, and which columns identify the subject.
 
-A `Subject` represents the value of one subject column in one reference to a topic. A column *tells* a subject if it
+A `Subject` represents the value of one subject column in one reference to a topic. A column *identifies* a subject if it
 contains that value, unchanged, in every row. A column is *of* the subjects whose private values it may be computed
 from. If a row is computed from several rows, values that do not provably belong to one of these subjects belong to a
-subject that no column tells.
+subject that no column identifies.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ NOBODY: Subjects = frozenset()
 
 @dataclass(frozen=True)
 class ColumnOrigin:
-    """Origin of a column: `of` are the subjects with values in the column, `tells` the subjects identified by the column."""
+    """Origin of a column: `of` are the subjects with values in the column, `identifies` the subjects identified by the column."""
 
     of: Subjects = NOBODY
-    tells: Subjects = NOBODY
+    identifies: Subjects = NOBODY
 
 
 PLAIN = ColumnOrigin()
@@ -46,13 +46,13 @@ def all_of(origins: Iterable[ColumnOrigin]) -> Subjects:
 
 def of_group(subjects: Subjects, key: Iterable[ColumnOrigin]) -> ColumnOrigin:
     """Return the origin of a column computed from any rows that agree on a key: it has an identified subject if the key
-    tells it."""
-    told = frozenset(subject for origin in key for subject in origin.tells)
-    return ColumnOrigin(subjects if subjects <= told else frozenset({Subject()}))
+    identifies it."""
+    identified = frozenset(subject for origin in key for subject in origin.identifies)
+    return ColumnOrigin(subjects if subjects <= identified else frozenset({Subject()}))
 
 
 def either(branches: Sequence[Origins]) -> Origins:
-    """Return the origins of rows that come from one of several branches; a column tells a subject if it does in every
+    """Return the origins of rows that come from one of several branches; a column identifies a subject if it does in every
     branch."""
     found = [PLAIN] * len(branches[0])
     for place in range(len(found)):
@@ -60,12 +60,13 @@ def either(branches: Sequence[Origins]) -> Origins:
         if any(of):
             subject = next((s for subjects in of for s in subjects), Subject())
             mine = frozenset({Subject(subject.topic, subject.column)})
-            found[place] = ColumnOrigin(mine, found[place].tells)
+            found[place] = ColumnOrigin(mine, found[place].identifies)
             for other in range(len(found)):
                 if all(
-                    subjects <= branch[other].tells for subjects, branch in zip(of, branches, strict=True)
+                    subjects <= branch[other].identifies
+                    for subjects, branch in zip(of, branches, strict=True)
                 ):
-                    found[other] = ColumnOrigin(found[other].of, found[other].tells | mine)
+                    found[other] = ColumnOrigin(found[other].of, found[other].identifies | mine)
     return tuple(found)
 
 

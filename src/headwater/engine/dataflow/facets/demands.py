@@ -64,7 +64,7 @@ class Site:
     part: OperatorOutput
 
     @cached_property
-    def lacking(self) -> Mask:
+    def missing(self) -> Mask:
         """Mask of the rows of the whole that occur less often in the part."""
         return _more_often(self.whole, self.part)
 
@@ -94,7 +94,7 @@ class Demand:
 
     def open_at(self, site: Site) -> Demand:
         """Return the part of the demand that is still open."""
-        return Demand(self.need & site.lacking, self.bad & site.excess)
+        return Demand(self.need & site.missing, self.bad & site.excess)
 
 
 Sites = dict[int, Site]

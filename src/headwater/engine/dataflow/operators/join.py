@@ -141,7 +141,7 @@ class JoinKind(OperatorKind[g.Join]):
             return (*left, *(PLAIN,) * (len(node.schema) - len(left)))
         # Where both sides are present, their keys are equal; where one is missing, its private values are NULL.
         for one, other in zip(node.left_key, node.right_key, strict=True):
-            both = left[one].tells | right[other].tells
+            both = left[one].identifies | right[other].identifies
             if node.kind in ("inner", "left"):
                 left = replaced(left, one, ColumnOrigin(left[one].of, both))
             if node.kind in ("inner", "right"):

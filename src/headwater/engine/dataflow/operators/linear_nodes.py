@@ -161,7 +161,7 @@ class MapKind(OperatorKind[g.Map]):
             assert isinstance(node.input, g.Join)
             rows = request.below(node.input.left)
             wanted = among(rows.whole.ids, column_ids(below.whole, found.need, 0, len(rows.node.schema)))
-            if (wanted & rows.lacking).any():
+            if (wanted & rows.missing).any():
                 yield rows, Demand(wanted, rows.nothing.bad)
                 found = replace(found, need=below.nothing.need)
         yield below, found

@@ -62,12 +62,12 @@ class PercolatorKind(OperatorKind[g.Percolate]):
 class _Percolator(Operator):
     def __init__(self, node: g.Percolate, name: str) -> None:
         spec: PercolatorSpec = node.handle
-        self._meeting = Percolator(spec)
+        self._percolator = Percolator(spec)
         self.slots = (
             ArrangementSpec(f"{name}.queries", "multiset", (0,), (), node.queries.schema),
             ArrangementSpec(f"{name}.documents", "ordered", (), spec.order, spec.documents),
         )
 
     def step(self, inputs: Sequence[Delta], state: Sequence[Runs]) -> tuple[Delta, Sequence[Run]]:
-        change, queries, documents = self._meeting.step(state[0], state[1], inputs[0], inputs[1])
+        change, queries, documents = self._percolator.step(state[0], state[1], inputs[0], inputs[1])
         return change, (queries, documents)
