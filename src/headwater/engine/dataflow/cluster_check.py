@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headwater.core.clock import SystemClock
 from headwater.core.errors import SparkJobError
 from headwater.core.settings import format_bytes
 
@@ -58,7 +59,7 @@ class ExecutorFacts:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ExecutorFault:
     """What is wrong on an executor, and what to do."""
 
     executor: str
@@ -72,7 +73,7 @@ class ClusterReport:
 
     master: str
     executors: Sequence[ExecutorFacts]
-    differences: Sequence[Difference]
+    differences: Sequence[ExecutorFault]
 
 
 def check_cluster(spark: SparkSession, root: str) -> ClusterReport:
@@ -85,7 +86,8 @@ def check_cluster(spark: SparkSession, root: str) -> ClusterReport:
     probe = f".doctor-{uuid.uuid4().hex[:8]}"
     tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
     module = sys.modules[__name__]
-    began = time.time()
+    clock = SystemClock()
+    began = clock.now_us() / 1e6
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         numbers = spark.range(0, tasks, 1, tasks)
@@ -102,7 +104,7 @@ def check_cluster(spark: SparkSession, root: str) -> ClusterReport:
         ) from error
     finally:
         cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    ended = time.time()
+    ended = clock.now_us() / 1e6
     by_process: dict[tuple[str, int], ExecutorFacts] = {}
     for row in rows:
         facts = ExecutorFacts(**json.loads(row.facts))
@@ -156,7 +158,7 @@ def _facts(root: str, probe: str | None) -> dict[str, Any]:
         "workspace": digest,
         "error": error,
         "written": written,
-        "at_s": time.time(),
+        "at_s": time.clock_gettime(time.CLOCK_REALTIME),  # an executor may have no Headwater, and so no Clock
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
 
@@ -172,12 +174,12 @@ def _written(root: str, probe: str) -> set[str]:
 
 def _differences(
     facts: ExecutorFacts, here: ExecutorFacts, seen: set[str], span: tuple[float, float]
-) -> Iterator[Difference]:
+) -> Iterator[ExecutorFault]:
     """Yield what keeps an executor from running stages. `seen`: the files of executors that this process sees; `span`: the
     time before and after the job, by this process's clock."""
     executor = f"{facts.host} (process {facts.process})"
     if facts.python.split(".")[:2] != here.python.split(".")[:2]:
-        yield Difference(
+        yield ExecutorFault(
             executor,
             f"has Python {facts.python}, and the engine has {here.python}",
             "HEADWATER_SPARK_PYSPARK_PYTHON names the Python of executors",
@@ -185,30 +187,30 @@ def _differences(
     for name, version in facts.packages.items():
         mine = here.packages[name]
         if version != mine:
-            yield Difference(
+            yield ExecutorFault(
                 executor,
                 f"has {name} {version or 'not installed'}, and the engine has {mine}",
                 f"install {name} {mine} there",
             )
     if facts.error is not None or facts.workspace != here.workspace:
-        yield Difference(
+        yield ExecutorFault(
             executor,
             f"does not have the workspace's folder: {facts.error or 'the folder of that path is another one'}",
             "mount the same file system under the same path on every machine",
         )
     elif facts.written not in seen:
-        yield Difference(
+        yield ExecutorFault(
             executor,
             "wrote a file to the workspace's folder that the engine does not see",
             "mount the same file system under the same path, and disable caching of folder listings",
         )
     skew = max(span[0] - facts.at_s, facts.at_s - span[1], 0.0)
     if skew > CLOCK_MAX_S:
-        yield Difference(
+        yield ExecutorFault(
             executor, f"has a clock that differs by {skew:.1f} s", "synchronise the clocks, with NTP"
         )
     if facts.memory_bytes < MEMORY_MIN:
-        yield Difference(
+        yield ExecutorFault(
             executor,
             f"has {format_bytes(facts.memory_bytes >> 20 << 20)} of memory",
             f"machines of executors need {format_bytes(MEMORY_MIN)} or more",
