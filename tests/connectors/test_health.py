@@ -175,7 +175,7 @@ def test_status_readiness_and_metrics_say_the_same_of_a_stopped_view(stopped: hw
     explained = {row["property"]: row["value"] for row in stopped.sql("EXPLAIN SINK copy").to_pylist()}
     assert explained["state"] == "stopped: upstream stopped: view shares is stopped"
     overview = Overview(stopped.log)
-    lines = overview.look(inspect_workspace(stopped).manifest(), {}, _SINK, 0.0, health_of(stopped))
+    lines = overview.sample(inspect_workspace(stopped).manifest(), {}, _SINK, 0.0, health_of(stopped))
     assert [line.state for line in lines if line.name == "copy"] == ["upstream stopped"]
     text = stopped.metrics()
     assert "headwater_healthy 0.0" in text

@@ -155,7 +155,8 @@ def test_a_target_that_does_not_answer_and_a_function_that_is_missing_hold_up_no
         assert states["locked"] == ("stopped", "the environment variable NOT_SET_ANYWHERE is not set")
         assert states["found"][1] is None
         assert [source["source"] for source in about["sources"]] == ["clicks"]
-        text = CliRunner().invoke(cli, ["-w", str(folder), "status"], catch_exceptions=False).stdout
+        wide = CliRunner(env={"COLUMNS": "300"})
+        text = wide.invoke(cli, ["-w", str(folder), "status"], catch_exceptions=False).stdout
         assert "no function 'nowhere:at_all'" in text
         assert "geheim" not in text + result.stdout
         explained = facts(ws.sql("EXPLAIN SINK cache"))

@@ -87,7 +87,7 @@ def test_every_view_that_reads_the_column_stops_after_the_last_row_before_the_dr
     assert set(report.stopped) == READERS
     reason = report.stopped["phones"]
     assert reason.startswith(
-        "column 'phone' of topic 'people' no longer exists: source 'crm' does not have it"
+        "column 'phone' of topic 'people' no longer exists: source 'crm' no longer has the column"
     )
     assert (
         "after 0/1A; CREATE OR REPLACE MATERIALIZED VIEW phones without it, or ALTER TOPIC people ALTER COLUMN phone"

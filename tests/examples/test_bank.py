@@ -52,7 +52,7 @@ def test_a_crash_between_the_two_steps_changes_nothing(
     accounts = opened(ws)
     accounts.execute("ada", Transfer("t1", "bob", 30))
     with monkeypatch.context() as dying:
-        dying.setattr(EventFeed, "done", lambda *_: (_ for _ in ()).throw(hw.StorageError("gone")))
+        dying.setattr(EventFeed, "advance", lambda *_: (_ for _ in ()).throw(hw.StorageError("gone")))
         with pytest.raises(hw.StorageError):
             reactions(ws, accounts)[0].run()
     settle(ws, accounts)

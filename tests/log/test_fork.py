@@ -1,5 +1,6 @@
 """A workspace that was opened before a fork: parent and child both go on with it, and neither loses the other's rows."""
 
+import contextlib
 import multiprocessing
 import os
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 import headwater as hw
 from headwater.core.storage import File
+from headwater.log.embedded.embedded_log import EmbeddedLog
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -37,6 +39,35 @@ def test_appends_of_parent_and_child_are_all_there(ws: hw.Workspace, tmp_path: P
     assert [r["n"] for r in rows if r["who"] == "parent"] == list(range(100))
     assert [r["_offset"] for r in rows] == list(range(201))
     assert ws.verify().ok
+
+
+def test_a_log_that_cannot_start_again_holds_up_no_other(
+    ws: hw.Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the logs comes first: one that were skipped would go on with the parent's lock."""
+    topic = ws.topic("t")
+    after_fork, mine = EmbeddedLog.after_fork, ws.log
+
+    def failing(self: EmbeddedLog) -> None:
+        if self is not mine:
+            raise RuntimeError("its disk is gone")
+        after_fork(self)
+
+    monkeypatch.setattr(EmbeddedLog, "after_fork", failing)
+    with contextlib.ExitStack() as stack:
+        for number in range(8):
+            stack.enter_context(hw.open(tmp_path / f"other-{number}"))
+        child = os.fork()
+        if child == 0:
+            for n in range(50):
+                topic.append([{"who": "child", "n": n}])
+            os._exit(0)
+        for n in range(50):
+            topic.append([{"who": "parent", "n": n}])
+        assert os.waitpid(child, 0)[1] == 0
+    rows = [row for batch in topic.read() for row in batch.to_pylist()]
+    for who in ("parent", "child"):
+        assert [r["n"] for r in rows if r["who"] == who] == list(range(50))
 
 
 def test_an_append_that_is_under_way_at_a_fork_is_the_parents_and_is_there_once(

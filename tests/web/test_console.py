@@ -371,7 +371,7 @@ def test_where_tokens_are_wanted_the_page_asks_for_one_and_keeps_it_in_the_tab(
         ws.sql("CREATE TOPIC clicks (user BIGINT)")
         secret = tokens.create(ws.log, "me", ["read"])
         with serve_in_thread(ws, ServerSettings(port=0)) as address, page_of(browser, address) as page:
-            page.get_by_text("This server requires a token").wait_for()
+            page.get_by_role("heading", name="This server requires a token").wait_for()
             assert page.locator(".node").count() == 0
             page.get_by_label("Token", exact=True).last.fill("hw_wrong")
             page.get_by_role("button", name="Sign in").click()

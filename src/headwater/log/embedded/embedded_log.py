@@ -64,7 +64,11 @@ _OPEN: weakref.WeakSet[EmbeddedLog] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for log in list(_OPEN):
-        log.after_fork()
+        # Each log by itself: a log that is skipped would share its lock with the parent, which then excludes nobody.
+        with contextlib.suppress(
+            Exception
+        ):  # the handles are closed by then, so that the next use of this log raises
+            log.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
