@@ -107,6 +107,6 @@ def test_the_readme_runs_from_the_wheel_alone_and_what_needs_an_extra_says_so(tm
     }
     assert told["made"] == 0
 
-    said = done(scripts / "headwater", "doctor", cwd=reader)
+    said = done(scripts / "headwater", "doctor", cwd=reader, COLUMNS="1000")
     assert "none; not installed: " in said
     assert install_command(*EXTRAS) in said
