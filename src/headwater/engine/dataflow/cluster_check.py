@@ -42,7 +42,7 @@ MARKER = "headwater.json"
 
 @dataclass(frozen=True)
 class ExecutorFacts:
-    """What one Python process of an executor reports."""
+    """The report of one Python process of an executor."""
 
     host: str
     process: int
@@ -69,7 +69,7 @@ class ExecutorFault:
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """The executors that were reached, and what is wrong with them."""
+    """The executors that the job has reached, and their faults."""
 
     master: str
     executors: Sequence[ExecutorFacts]

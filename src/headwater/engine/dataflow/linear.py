@@ -215,7 +215,7 @@ def columns_of(expressions: Sequence[g.Expression]) -> frozenset[int]:
 
 
 def columns_used(node: g.Map) -> frozenset[int] | None:
-    """Return the indices of the columns that a Map uses of its input; None if it may use all."""
+    """Return the indices of the input columns that a Map uses; None if a step may use all columns."""
     used = frozenset[int]()
     for step in node.steps:
         match step:

@@ -61,7 +61,7 @@ class PortableStage:
     given: tuple[int, ...]
     """Places of the operators that the keyed operator reads."""
     keys: tuple[Key, ...]
-    """Columns of each of its inputs by which rows are exchanged."""
+    """The exchange key of each input of the keyed operator, as column indices."""
 
     @cached_property
     def given_schemas(self) -> list[pa.Schema]:
